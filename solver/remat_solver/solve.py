@@ -1,0 +1,1 @@
+"""Entry points: solve, frontier, minimum_budget."""
