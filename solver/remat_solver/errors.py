@@ -99,7 +99,7 @@ class InvalidPlan(RematError, ValueError):
     """A schedule that can't run on its graph, or a plan whose figures the referee can't confirm."""
 
     slug = "invalid-plan"
-    field_names = ("step",)
+    field_names: ClassVar[tuple[str, ...]] = ("step",)
 
 
 class PlanMismatch(InvalidPlan):
