@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -142,6 +142,15 @@ class Graph:
         vectors in the tests, because clients compute it themselves.
         """
         return hashlib.sha256(b"remat-graph/1\0" + self._canonical_bytes()).hexdigest()
+
+    @cached_property
+    def structure_hash(self) -> str:
+        """sha256 (hex) of what a schedule has to respect: everything in `hash` but times, workspaces and `fixed_bytes`.
+
+        A schedule that runs on a graph runs on every graph with the same structure, whatever was measured.
+        """
+        bare = tuple(replace(op, time_ns=0, workspace_bytes=0) for op in self.ops)
+        return replace(self, ops=bare, fixed_bytes=0).hash
 
     def _canonical_bytes(self) -> bytes:
         problem: list[Any] = [self.fixed_bytes, sorted(self.outputs)]

@@ -54,7 +54,8 @@ class Plan:
     within `proof_scope`: "order" for every schedule whose first computations keep the graph's order,
     "checkmate" for those that compute each op at most once per stage, in index order.
     With `objective="memory"` the plan has the least peak within a time allowance, and `bound_bytes`
-    is the proven lower bound on that peak.
+    is the proven lower bound on that peak. `structure_hash` is the graph's: on a graph measured
+    elsewhere, with the same structure, the schedule still runs, but its figures are other ones.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -72,6 +73,7 @@ class Plan:
     objective: Objective = "time"
     bound_bytes: int = 0
     provenance: Provenance = field(default_factory=lambda: Provenance(strategy="unknown"))
+    structure_hash: str = ""
     schema: PlanSchema = PLAN_SCHEMA
 
     def __post_init__(self) -> None:
@@ -148,6 +150,7 @@ def referee_plan(
         objective=objective,
         bound_bytes=bound_bytes,
         provenance=provenance,
+        structure_hash=graph.structure_hash,
     )
 
 

@@ -113,3 +113,12 @@ def test_random_graphs_survive_replace() -> None:
     for _ in range(20):
         graph = chain(generator.randint(1, 6), generator.randint(0, 100))
         assert dataclasses.replace(graph) == graph
+
+
+def test_structure_hash_ignores_what_was_measured_and_nothing_else() -> None:
+    graph = Graph(ops=(op("a", sizes=(4,)), op("b", 0, sizes=(4,))), outputs=(1,), fixed_bytes=7)
+    measured = tuple(dataclasses.replace(each, time_ns=5, workspace_bytes=9) for each in graph.ops)
+    assert dataclasses.replace(graph, ops=measured, fixed_bytes=8).structure_hash == graph.structure_hash
+    once = (dataclasses.replace(graph.ops[0], recomputable=False), graph.ops[1])
+    assert dataclasses.replace(graph, ops=once).structure_hash != graph.structure_hash
+    assert dataclasses.replace(graph, outputs=(0, 1)).structure_hash != graph.structure_hash
