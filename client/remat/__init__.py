@@ -12,6 +12,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from remat.client import Client as Client
+    from remat.torch import Backend as Backend
+    from remat.torch import Step as Step
+    from remat.torch import apply as apply
+    from remat.torch import capture as capture
+    from remat.torch import compile as compile
+    from remat.torch import measure as measure
+    from remat.torch import remove as remove
+    from remat.torch import report as report
+    from remat.torch import verify as verify
     from remat_solver.errors import RematError as RematError
     from remat_solver.files import load as load
     from remat_solver.files import save as save
@@ -24,17 +34,6 @@ if TYPE_CHECKING:
     from remat_solver.solve import frontier as frontier
     from remat_solver.solve import minimum_budget as minimum_budget
     from remat_solver.solve import solve as solve
-
-    from remat.client import Client as Client
-    from remat.torch import Backend as Backend
-    from remat.torch import Step as Step
-    from remat.torch import apply as apply
-    from remat.torch import capture as capture
-    from remat.torch import compile as compile
-    from remat.torch import measure as measure
-    from remat.torch import remove as remove
-    from remat.torch import report as report
-    from remat.torch import verify as verify
 
 _HOMES = {
     "RematError": "remat_solver.errors",
@@ -72,9 +71,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in ("torch", "numpy"):
             raise
-        raise ModuleNotFoundError(
-            f"remat.{name} needs PyTorch: pip install 'remat[torch]'", name=error.name
-        ) from None
+        raise ModuleNotFoundError(f"remat.{name} needs PyTorch: pip install 'remat[torch]'", name=error.name) from None
 
 
 def __dir__() -> list[str]:
