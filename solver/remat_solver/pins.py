@@ -1,0 +1,89 @@
+"""Pins: ops that must never be recomputed, and ops whose values must not cross into the backward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from remat_solver.errors import InvalidPlan, InvalidRequest, StrategyNotApplicable
+from remat_solver.graph import Graph
+from remat_solver.options import matching_ops
+from remat_solver.strategies.base import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedGraph:
+    """The graph with `keep` pins applied, and what `recompute` pins ask at the boundary before op `boundary`."""
+
+    graph: Graph
+    absent_at_boundary: frozenset[int]
+    boundary: int | None
+
+
+def apply_pins(graph: Graph, *, keep: tuple[str, ...], recompute: tuple[str, ...]) -> PinnedGraph:
+    """Op names to pins. Ops, values and their numbers stay as they are, so that schedules need no way back.
+
+    Raises `InvalidRequest` for a pattern that matches nothing or pins that contradict each other, and
+    `StrategyNotApplicable` for `recompute` pins on a graph without phases.
+    """
+    kept = matching_ops(graph, keep)
+    absent = matching_ops(graph, recompute)
+    boundary = _boundary(graph) if absent else None
+    both = kept & absent
+    if both:
+        raise InvalidRequest(f"op {graph.ops[min(both)].name!r} is pinned both as keep and as recompute.", field="keep")
+    if boundary is not None:
+        absent = _crossing(graph, absent, boundary)
+    if kept:
+        ops = tuple(
+            dataclasses.replace(op, recomputable=False) if index in kept else op for index, op in enumerate(graph.ops)
+        )
+        graph = dataclasses.replace(graph, ops=ops)
+    return PinnedGraph(graph=graph, absent_at_boundary=absent, boundary=boundary)
+
+
+def check_pins(task: Task, schedule: Sequence[int]) -> None:
+    """Raises `InvalidPlan` if a schedule that can run breaks a pin of the task."""
+    graph = task.graph
+    latest: dict[int, int] = {}
+    boundary_step = len(schedule)
+    for step, op in enumerate(schedule):
+        if op in latest and not graph.ops[op].recomputable:
+            raise InvalidPlan(f"step {step} recomputes op {op}, which is pinned as keep.", step=step)
+        for value in graph.ops[op].reads:
+            producer = graph.producer[value]
+            is_pinned = producer in task.absent_at_boundary and not graph.is_output[value]
+            if is_pinned and graph.sizes[value] and latest[producer] <= boundary_step < step:
+                raise InvalidPlan(f"step {step} reads value {value}, pinned as recompute, from memory.", step=step)
+        if task.boundary is not None and op == task.boundary - 1 and op not in latest:
+            boundary_step = step
+        latest[op] = step
+
+
+def _boundary(graph: Graph) -> int:
+    for index, op in enumerate(graph.ops):
+        if op.phase == "backward":
+            return index
+    raise StrategyNotApplicable(
+        "recompute pins need to know where the backward pass begins, and no op of the graph has that phase.",
+        hint="Capture the graph again, or drop the recompute pins.",
+        field="recompute",
+    )
+
+
+def _crossing(graph: Graph, ops: frozenset[int], boundary: int) -> frozenset[int]:
+    """The pinned ops before the boundary with a value that some op behind it reads."""
+    found = set()
+    for op in ops:
+        crosses = any(
+            graph.readers[value] and graph.readers[value][-1] >= boundary and not graph.is_output[value]
+            for value in graph.written_by(op)
+        )
+        if op < boundary and crosses:
+            if not graph.ops[op].recomputable:
+                raise InvalidRequest(
+                    f"op {graph.ops[op].name!r} is pinned as recompute but may not be recomputed.", field="recompute"
+                )
+            found.add(op)
+    return frozenset(found)

@@ -1,0 +1,168 @@
+"""The default strategy: solve a relaxation that knows few slots, and add those where its schedule breaks the budget."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+from remat_solver.bounds import working_set_bound
+from remat_solver.engines.base import Engine, Limits, Outcome
+from remat_solver.formulation.lifetimes import Lifetimes, find_lifetimes
+from remat_solver.formulation.memory_cuts import CutModel, Slot, build_model
+from remat_solver.plan import ProofScope
+from remat_solver.simulate import simulate, store_all_schedule
+from remat_solver.strategies.base import Found, Task
+from remat_solver.strategies.cleaning import drop_unused, merge_recomputes
+from remat_solver.strategies.refinement import missing_slots, places
+from remat_solver.strategies.sequence import build_schedule, read_decisions
+
+
+def memory_cuts(task: Task) -> Found:
+    """Solves `task` to its gap by lazily added memory cuts (see `formulation.memory_cuts`).
+
+    Raises `InfeasibleBudget` with its proof, `NoPlanInTime`, `SolveCancelled` or an `EngineError`.
+    """
+    return _Search(task).run()
+
+
+class _Search:
+    """One solve: the slots so far, the best schedule, the best bound."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.graph = task.graph
+        self.lifetimes: Lifetimes = find_lifetimes(task.graph)
+        self.slots: set[Slot] = set()
+        self.absent: dict[Slot, frozenset[int]] = {}
+        self.schedule: list[int] | None = None
+        self.time_ns = 0
+        self.bound_ns = task.graph.total_time_ns
+        self.bound_scope: ProofScope = "order"
+        self.rounds = 0
+        self.rows = 0
+        self.columns = 0
+        self.round_limit_s = 2.0
+
+    @cached_property
+    def engine(self) -> Engine:
+        return self.task.find_engine()
+
+    def run(self) -> Found:
+        bound = working_set_bound(self.graph)
+        if self.task.budget_bytes < bound:
+            raise self.task.infeasible(proof_scope="order", below_bytes=bound)
+        store_all = simulate(self.graph, store_all_schedule(self.graph))
+        if store_all.peak_bytes <= self.task.budget_bytes and not self.task.absent_at_boundary:
+            self.schedule = list(store_all_schedule(self.graph))
+            self.time_ns = store_all.time_ns
+            return self.found("")
+        self.slots.add((store_all.peak_step, store_all.peak_step))
+        self.add_boundary()
+        while not self.is_closed() and not self.task.is_over():
+            if not self.do_round():
+                break
+        if self.schedule is None:
+            raise self.task.no_plan()
+        return self.found("" if self.is_closed() else self.task.stopped_by())
+
+    def add_boundary(self) -> None:
+        if self.task.boundary is not None and self.task.absent_at_boundary:
+            slot = (self.task.boundary, -1)
+            barred = (v for op in self.task.absent_at_boundary for v in self.lifetimes.writes[op])
+            self.absent[slot] = frozenset(barred)
+            self.slots.add(slot)
+
+    def is_closed(self) -> bool:
+        """Whether the best schedule is within the asked gap of the bound."""
+        if self.schedule is None:
+            return False
+        return self.time_ns - self.bound_ns <= self.task.options.gap * self.graph.total_time_ns
+
+    def do_round(self) -> bool:
+        """One model, one solve, one schedule, new slots. False if nothing is left to try."""
+        self.rounds += 1
+        model = build_model(self.lifetimes, tuple(self.slots), self.task.budget_bytes, absent=self.absent)
+        self.rows, self.columns = model.program.row_count, model.program.column_count
+        outcome = self.solve_model(model)
+        if outcome.termination == "infeasible":
+            raise self.task.infeasible(proof_scope=model.proof_scope)
+        self.raise_bound(model, outcome.bound)
+        if outcome.x is None:
+            self.round_limit_s *= 2
+            return not self.task.is_over()
+        schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, read_decisions(model, outcome.x)))
+        timeline = simulate(self.graph, schedule).timeline_bytes
+        if max(timeline) <= self.task.budget_bytes:
+            self.offer(schedule)
+            self.report("fits")
+            if self.is_closed():
+                return True
+            if outcome.termination == "feasible":
+                self.round_limit_s *= 2
+                return True
+            return self.refine_mismatch(schedule)
+        self.report("refine")
+        new = missing_slots(self.graph, schedule, timeline, self.task.budget_bytes, self.slots, limit=3)
+        self.slots.update(new)
+        return bool(new)
+
+    def solve_model(self, model: CutModel) -> Outcome:
+        if model.contradiction:
+            return Outcome(termination="infeasible", bound=math.inf)
+        limits = Limits(
+            time_limit_s=min(self.round_limit_s, self.task.remaining_s()),
+            absolute_gap=self.task.options.gap / 2 * self.graph.total_time_ns / model.scale.time_unit,
+            threads=self.task.options.threads,
+        )
+        return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
+
+    def raise_bound(self, model: CutModel, bound: float) -> None:
+        if not math.isfinite(bound):
+            return
+        total = self.graph.total_time_ns
+        bound_ns = total + math.ceil(bound * model.scale.time_unit - 1e-9 * total)
+        if bound_ns > self.bound_ns:
+            self.bound_ns = bound_ns
+            self.bound_scope = model.proof_scope
+
+    def offer(self, schedule: list[int]) -> None:
+        """Takes a schedule that fits as the best one if it is."""
+        merged = merge_recomputes(self.lifetimes, schedule, self.task.budget_bytes)
+        time_ns = sum(self.graph.ops[op].time_ns for op in merged)
+        if self.schedule is None or time_ns < self.time_ns:
+            self.schedule, self.time_ns = merged, time_ns
+
+    def refine_mismatch(self, schedule: list[int]) -> bool:
+        """Adds slots around recomputes that the objective did not pay for (trigger b)."""
+        new: list[Slot] = []
+        for stage, op in places(schedule):
+            if op != stage:
+                new.extend(s for s in ((stage, stage), (stage, op)) if s not in self.slots and s not in new)
+            if len(new) >= 4:
+                break
+        self.slots.update(new)
+        return bool(new)
+
+    def report(self, stage: str) -> None:
+        self.task.report(
+            bound_ns=self.bound_ns,
+            incumbent_ns=self.time_ns if self.schedule is not None else None,
+            slots=len(self.slots),
+            stage=stage,
+        )
+
+    def found(self, stopped_by: str) -> Found:
+        assert self.schedule is not None
+        used_engine = self.rounds > 0
+        return Found(
+            schedule=tuple(self.schedule),
+            bound_ns=min(self.bound_ns, self.time_ns),
+            proof_scope=self.bound_scope,
+            engine=self.engine.name if used_engine else "",
+            engine_version=self.engine.version() if used_engine else "",
+            rounds=self.rounds,
+            slots=len(self.slots),
+            rows=self.rows,
+            columns=self.columns,
+            stopped_by=stopped_by,
+        )

@@ -1,0 +1,63 @@
+"""Where a model was too lenient: the slots that its schedule shows to be missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from remat_solver.formulation.memory_cuts import Slot
+from remat_solver.graph import Graph
+
+
+def places(schedule: Sequence[int]) -> list[Slot]:
+    """The slot (stage, op) of each step: the stage is the op whose first run comes next, or is this one."""
+    found: list[Slot] = []
+    stage = 0
+    for op in schedule:
+        found.append((stage, op))
+        if op == stage:
+            stage += 1
+    return found
+
+
+def missing_slots(
+    graph: Graph,
+    schedule: Sequence[int],
+    timeline_bytes: Sequence[int],
+    budget_bytes: int,
+    present: Collection[Slot],
+    *,
+    limit: int,
+) -> list[Slot]:
+    """Slots to add to `present`, for at most `limit` stages where the schedule exceeds the budget, worst first.
+
+    Steps over the budget are grouped by neighbouring stages; each group gives its worst step's slot,
+    and the first computation's in that stage. If those are present, the other steps of the stage over
+    the budget follow, then the whole stage: in the end every slot is there, and nothing is left to exceed.
+    """
+    groups: list[list[tuple[int, Slot]]] = []
+    for slot, bytes_in_use in zip(places(schedule), timeline_bytes, strict=True):
+        if bytes_in_use <= budget_bytes:
+            continue
+        excess = (bytes_in_use - budget_bytes, slot)
+        if groups and slot[0] - groups[-1][-1][1][0] <= 1:
+            groups[-1].append(excess)
+        else:
+            groups.append([excess])
+    groups.sort(key=lambda group: (-max(group)[0], group[0][1]))
+    found: list[Slot] = []
+    for group in groups:
+        new = _slots_of_group(group, present, len(graph))
+        found.extend(slot for slot in new if slot not in found)
+        limit -= bool(new)
+        if limit <= 0:
+            break
+    return found
+
+
+def _slots_of_group(group: list[tuple[int, Slot]], present: Collection[Slot], op_count: int) -> list[Slot]:
+    for _, (stage, op) in sorted(group, key=lambda item: (-item[0], item[1])):
+        new = [slot for slot in ((stage, stage), (stage, op)) if slot not in present and op < op_count]
+        if new:
+            return list(dict.fromkeys(new))
+    stage = max(group)[1][0]
+    return [(stage, op) for op in range(stage + 1) if (stage, op) not in present]
