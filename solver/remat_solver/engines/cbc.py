@@ -1,0 +1,162 @@
+"""CBC, run as a program of its own under supervision."""
+
+from __future__ import annotations
+
+import math
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from remat_solver.engines import pulp_model
+from remat_solver.engines.base import Limits, MixedIntegerProgram, Outcome, StopRequest
+from remat_solver.engines.cbc_binary import cbc_version, find_cbc
+from remat_solver.engines.cbc_log import CbcLog
+from remat_solver.engines.incumbent import accept_incumbent, is_feasible
+from remat_solver.engines.mps import MpsModel
+from remat_solver.engines.pulp_model import PulpModel
+from remat_solver.engines.supervised import Ended, Supervision, run_supervised
+from remat_solver.errors import EngineFailed
+
+_CUTOFF_INCREMENT = 1e-5
+"""CBC's own: it does not look for solutions that are better by less (where costs are no multiples of more)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cbc:
+    """The engine. `memory_bytes` limits CBC's address space; `watchdog_s` and `grace_s` are the time it gets beyond
+    its limit before SIGINT, and from there to SIGKILL; `program` overrides where CBC is looked for.
+    """
+
+    memory_bytes: int | None = None
+    watchdog_s: float = 5.0
+    grace_s: float = 5.0
+    program: Path | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The engine's name."""
+        return "cbc"
+
+    def version(self) -> str:
+        """CBC's version; raises `EngineMissing` or `EngineFailed`."""
+        return cbc_version(self.program or find_cbc())
+
+    def solve(
+        self,
+        program: MixedIntegerProgram,
+        limits: Limits,
+        *,
+        warm_start: Sequence[float] | None = None,
+        should_stop: StopRequest | None = None,
+        on_incumbent: Callable[[float, float], None] | None = None,
+    ) -> Outcome:
+        """Minimises `program`: see `Engine.solve`. One temporary folder, one CBC process."""
+        start = time.monotonic()
+        cbc = self.program or find_cbc()
+        if limits.time_limit_s <= 0:
+            return Outcome(termination="no_solution", bound=-math.inf)
+        log = CbcLog()
+
+        def read_line(line: str) -> None:
+            if log.read(line) and on_incumbent is not None:
+                on_incumbent(log.incumbent + program.constant, log.bound + program.constant)
+
+        with tempfile.TemporaryDirectory(prefix="remat-cbc-") as name:
+            folder = Path(name)
+            model = _write_model(program, folder)
+            command = [str(cbc), str(model.model_path)]
+            if warm_start is not None:
+                model.write_start(folder / "start.txt", tuple(warm_start))
+                command += ["-mips", str(folder / "start.txt")]
+            left_s = max(limits.time_limit_s - (time.monotonic() - start), 0.01)
+            command += [*self._arguments(limits, left_s), "-solution", str(folder / "solution.txt")]
+            supervision = Supervision(
+                wall_limit_s=left_s + self.watchdog_s, grace_s=self.grace_s, memory_bytes=self.memory_bytes
+            )
+            ended = _run(command, supervision, read_line, should_stop)
+            x = _read_solution(model, folder / "solution.txt", ended, log)
+        if x is None and log.proved_infeasible and warm_start is not None and is_feasible(program, warm_start):
+            rest = Limits(
+                time_limit_s=limits.time_limit_s - (time.monotonic() - start),
+                absolute_gap=limits.absolute_gap,
+                threads=limits.threads,
+            )
+            return self.solve(program, rest, should_stop=should_stop, on_incumbent=on_incumbent)
+        wall_s = time.monotonic() - start
+        return _outcome(program, limits, log, x, in_time=ended.wall_s < left_s and not ended.stopped_by, wall_s=wall_s)
+
+    def _arguments(self, limits: Limits, left_s: float) -> list[str]:
+        arguments = ["-timeMode", "elapsed", "-sec", f"{left_s:.3f}"]
+        if limits.absolute_gap > 0:
+            arguments += ["-allow", repr(limits.absolute_gap)]
+        if limits.threads > 1:
+            arguments += ["-threads", str(limits.threads)]
+        return [*arguments, *self.options, "-solve"]
+
+
+def _write_model(program: MixedIntegerProgram, folder: Path) -> PulpModel | MpsModel:
+    if program.column_count <= pulp_model.MAX_COLUMNS:
+        return PulpModel(program, folder)
+    return MpsModel(program, folder)
+
+
+def _run(
+    command: Sequence[str],
+    supervision: Supervision,
+    on_line: Callable[[str], None],
+    should_stop: StopRequest | None,
+) -> Ended:
+    try:
+        return run_supervised(command, supervision, on_line=on_line, should_stop=should_stop)
+    except OSError as error:
+        raise EngineFailed(f"CBC ({command[0]}) can't be started: {error}.", engine="cbc") from error
+
+
+def _read_solution(model: PulpModel | MpsModel, path: Path, ended: Ended, log: CbcLog) -> tuple[float, ...] | None:
+    """The incumbent's columns, None if there is none; raises `EngineFailed` if CBC died by itself."""
+    if ended.stopped_by and (ended.killed or ended.exit_code == -signal.SIGINT):
+        return None  # by us: it had not installed its handler yet, or did not come back in time
+    if ended.exit_code != 0 or not path.exists():
+        how = f"by signal {-ended.exit_code}" if ended.exit_code < 0 else f"with exit code {ended.exit_code}"
+        last_words = log.tail[-1] if log.tail else "nothing"
+        raise EngineFailed(
+            f"CBC ended {how} and without an answer; the last it printed was: {last_words!r}.",
+            hint="If it ran out of memory, allow it more or choose a larger gap; otherwise try engine='highs'.",
+            engine="cbc",
+        )
+    try:
+        return model.read_solution(path)
+    except (ValueError, IndexError) as error:
+        raise EngineFailed(f"CBC's solution file can't be read: {error}.", engine="cbc") from error
+
+
+def _outcome(
+    program: MixedIntegerProgram,
+    limits: Limits,
+    log: CbcLog,
+    x: tuple[float, ...] | None,
+    *,
+    in_time: bool,
+    wall_s: float,
+) -> Outcome:
+    """`in_time`: CBC can't have met its time limit. Near it CBC 2.10.3 has called feasible models infeasible."""
+    bound = log.bound + program.constant
+    if x is None:
+        if log.proved_infeasible and in_time:
+            return Outcome(termination="infeasible", bound=math.inf, wall_s=wall_s)
+        return Outcome(termination="no_solution", bound=bound, wall_s=wall_s)
+    x, objective = accept_incumbent(program, x, engine="cbc")
+    if log.proved_optimal and in_time:
+        bound = max(bound, objective - max(limits.absolute_gap, _CUTOFF_INCREMENT))
+    proven = log.proved_optimal and in_time
+    return Outcome(
+        termination="optimal" if proven else "feasible",
+        bound=min(bound, objective),
+        objective=objective,
+        x=x,
+        wall_s=wall_s,
+    )

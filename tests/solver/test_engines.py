@@ -1,0 +1,168 @@
+"""What every engine must do, whichever it is."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import pytest
+
+from remat_solver.engines import engine_named
+from remat_solver.engines.base import Engine, Limits
+from remat_solver.engines.incumbent import is_feasible
+from remat_solver.errors import InvalidRequest
+from tests.solver.mip_programs import (
+    enumerate_optimum,
+    hard_cover,
+    infeasible,
+    knapsack_cover,
+    market_split,
+    random_program,
+)
+
+ENOUGH = Limits(time_limit_s=60)
+
+
+@pytest.fixture(params=["cbc"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return engine_named(request.param)
+
+
+def test_optimal(engine: Engine) -> None:
+    program, optimum = knapsack_cover()
+    outcome = engine.solve(program, ENOUGH)
+    assert outcome.termination == "optimal"
+    assert outcome.x is not None
+    assert outcome.objective == pytest.approx(optimum)
+    assert program.price(outcome.x) == outcome.objective
+    assert optimum - 1e-4 <= outcome.bound <= optimum
+
+
+def test_infeasible_is_proven(engine: Engine) -> None:
+    outcome = engine.solve(infeasible(), ENOUGH)
+    assert outcome.termination == "infeasible"
+    assert outcome.x is None
+    assert outcome.objective is None
+
+
+def test_a_time_out_keeps_the_incumbent_and_the_bound(engine: Engine) -> None:
+    program = hard_cover()
+    outcome = engine.solve(program, Limits(time_limit_s=2.0))
+    assert outcome.termination == "feasible"
+    assert outcome.x is not None
+    assert is_feasible(program, outcome.x)
+    assert outcome.objective == program.price(outcome.x)
+    assert 205 < outcome.bound < outcome.objective
+
+
+def test_a_time_out_without_incumbent_is_no_verdict(engine: Engine) -> None:
+    outcome = engine.solve(market_split(), Limits(time_limit_s=1.0))
+    assert outcome.termination == "no_solution"
+    assert outcome.x is None
+    assert outcome.bound < math.inf
+
+
+@pytest.mark.parametrize("time_limit_s", [0.0, 0.001])
+def test_a_tiny_limit_never_reads_as_infeasible(engine: Engine, time_limit_s: float) -> None:
+    program, _ = knapsack_cover()
+    assert engine.solve(program, Limits(time_limit_s=time_limit_s)).termination != "infeasible"
+
+
+def test_a_stop_request_keeps_the_incumbent(engine: Engine) -> None:
+    seen: list[float] = []
+    start = time.monotonic()
+    program = hard_cover()
+    outcome = engine.solve(
+        program,
+        Limits(time_limit_s=300),
+        should_stop=lambda: bool(seen) or time.monotonic() - start > 20,
+        on_incumbent=lambda objective, _: seen.append(objective) if objective < math.inf else None,
+    )
+    assert outcome.termination == "feasible"
+    assert outcome.x is not None
+    assert outcome.wall_s < 200
+
+
+def test_a_stop_request_at_once_is_no_verdict(engine: Engine) -> None:
+    outcome = engine.solve(market_split(), Limits(time_limit_s=300), should_stop=lambda: True)
+    assert outcome.termination == "no_solution"
+    assert outcome.wall_s < 200
+
+
+def test_progress_brackets_the_answer(engine: Engine) -> None:
+    seen: list[tuple[float, float]] = []
+    outcome = engine.solve(
+        hard_cover(), Limits(time_limit_s=2.0), on_incumbent=lambda objective, bound: seen.append((objective, bound))
+    )
+    assert outcome.objective is not None
+    incumbents, bounds = zip(*seen, strict=True)
+    assert list(incumbents) == sorted(incumbents, reverse=True)
+    assert list(bounds) == sorted(bounds)
+    assert incumbents[-1] >= outcome.objective
+    assert max(bounds) <= outcome.objective
+
+
+def test_the_gap_is_kept_and_the_bound_stays_honest(engine: Engine) -> None:
+    program = hard_cover(columns=40, rows=30)
+    exact = engine.solve(program, ENOUGH)
+    loose = engine.solve(program, Limits(time_limit_s=60, absolute_gap=10.0))
+    assert exact.termination == loose.termination == "optimal"
+    assert exact.objective is not None
+    assert loose.objective is not None
+    assert exact.objective <= loose.objective <= exact.objective + 10.0
+    assert loose.objective - 10.0 - 1e-4 <= loose.bound <= exact.objective
+
+
+def test_a_warm_start_is_never_lost(engine: Engine) -> None:
+    program = hard_cover()
+    start = engine.solve(program, Limits(time_limit_s=3.0))
+    assert start.x is not None
+    assert start.objective is not None
+    again = engine.solve(program, Limits(time_limit_s=1.0), warm_start=start.x)
+    assert again.objective is not None
+    assert again.objective <= start.objective
+
+
+def test_a_broken_warm_start_is_harmless(engine: Engine) -> None:
+    program, optimum = knapsack_cover()
+    outcome = engine.solve(program, ENOUGH, warm_start=[0.0] * program.column_count)
+    assert outcome.objective == pytest.approx(optimum)
+
+
+@pytest.mark.parametrize("first_seed", range(0, 120, 20))
+def test_random_programs_against_enumeration(engine: Engine, first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 20):
+        program = random_program(seed)
+        optimum = enumerate_optimum(program)
+        outcome = engine.solve(program, ENOUGH)
+        if optimum is None:
+            assert outcome.termination == "infeasible", seed
+            continue
+        assert outcome.termination == "optimal", seed
+        assert outcome.objective == pytest.approx(optimum, abs=1e-5), seed
+        assert outcome.bound <= optimum + 1e-7, seed
+        warm = engine.solve(program, ENOUGH, warm_start=outcome.x)
+        assert warm.objective == pytest.approx(optimum, abs=1e-5), seed
+
+
+def test_it_is_deterministic(engine: Engine) -> None:
+    program = hard_cover(columns=60, rows=60, seed=5)
+    first, second = (engine.solve(program, ENOUGH) for _ in range(2))
+    assert first.x == second.x
+
+
+def test_several_threads(engine: Engine) -> None:
+    program = hard_cover(columns=60, rows=60, seed=5)
+    one = engine.solve(program, ENOUGH)
+    two = engine.solve(program, Limits(time_limit_s=60, threads=2))
+    assert two.termination == "optimal"
+    assert two.objective == one.objective
+
+
+def test_the_version_is_known(engine: Engine) -> None:
+    assert engine.version()[0].isdigit()
+
+
+def test_an_unknown_engine_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="gurobi"):
+        engine_named("gurobi")
