@@ -49,15 +49,20 @@ def test_a_killed_cbc_is_a_failure(wrapped: WrapCbc) -> None:
     assert caught.value.engine == "cbc"
 
 
-@pytest.mark.parametrize(
-    "lines", ["exit 0", "exit 3", "echo nonsense", 'for last; do :; done; echo "Optimal 3" > $last']
-)
+@pytest.mark.parametrize("lines", ["exit 0", "exit 3", "echo nonsense"])
 def test_a_program_that_is_no_cbc_is_a_failure(wrapped: WrapCbc, lines: str) -> None:
     wrapped(lines)
     with pytest.raises(EngineFailed):
         Cbc().solve(knapsack_cover()[0], LONG)
     with pytest.raises(EngineFailed):
         Cbc().version()
+
+
+@pytest.mark.parametrize("answer", ["Optimal\n 0 X0000000", "Optimal\n 0 X0000000 one 0", "Optimal\n"])
+def test_an_answer_that_is_none_is_a_failure(wrapped: WrapCbc, answer: str) -> None:
+    wrapped(f'for last; do :; done; printf "{answer}" > "$last"')
+    with pytest.raises(EngineFailed):
+        Cbc().solve(knapsack_cover()[0], LONG)
 
 
 def test_too_little_memory_is_a_failure() -> None:
