@@ -1,25 +1,21 @@
-"""Entry points of the planner: pick a strategy, run it, referee its answer."""
+"""Entry points of the planner: `solve`, `frontier`, `minimum_budget`."""
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
-import importlib.metadata
-import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from remat_solver.bounds import working_set_bound
-from remat_solver.engines import engine_named
-from remat_solver.errors import InfeasibleBudget, InvalidRequest, NoPlanInTime
+from remat_solver.errors import InfeasibleBudget, NoPlanInTime
+from remat_solver.frontier import frontier
 from remat_solver.graph import Graph
-from remat_solver.options import STRATEGIES, Progress, SolveOptions
-from remat_solver.pins import apply_pins, check_pins
-from remat_solver.plan import Plan, Provenance, referee_plan
+from remat_solver.least_memory import MinimumBudget, minimum_budget, solve_for_memory
+from remat_solver.options import Progress, SolveOptions
+from remat_solver.plan import Plan
+from remat_solver.preparation import make_task, referee, resolve_options, strategy_named
 from remat_solver.simulate import simulate, store_all_schedule
-from remat_solver.strategies.base import Found, Strategy, Task
 
-_MODULES = {"chen_sqrt": "chen", "chen_greedy": "chen"}
+__all__ = ["MinimumBudget", "frontier", "minimum_budget", "solve"]
 
 
 def solve(
@@ -43,7 +39,7 @@ def solve(
     store_all_peak = simulate(graph, store_all_schedule(graph)).peak_bytes
     budget_bytes = asked.budget_in_bytes(store_all_peak)
     if budget_bytes is None:
-        raise InvalidRequest("max_overhead is not available yet.", field="max_overhead")
+        return solve_for_memory(graph, asked, on_progress=on_progress, should_stop=should_stop)
     task = make_task(graph, asked, budget_bytes, on_progress=on_progress, should_stop=should_stop)
     bound = working_set_bound(task.graph)
     try:
@@ -51,84 +47,8 @@ def solve(
             raise task.infeasible(proof_scope="order", below_bytes=bound)
         found = strategy_named(asked.strategy)(task)
     except (InfeasibleBudget, NoPlanInTime) as error:
-        if error.fields.get("known_feasible_bytes") is None and not task.absent_at_boundary:
+        is_known = error.fields.get("known_feasible_bytes") is not None
+        if not is_known and not task.absent_at_boundary and budget_bytes < store_all_peak:
             error.fields["known_feasible_bytes"] = store_all_peak
         raise
     return referee(graph, task, found)
-
-
-def resolve_options(options: SolveOptions | None, option_fields: dict[str, Any]) -> SolveOptions:
-    """One set of options from either form; raises `InvalidRequest` for an unknown field."""
-    known = {field.name for field in dataclasses.fields(SolveOptions)}
-    unknown = sorted(set(option_fields) - known)
-    if unknown:
-        raise InvalidRequest(
-            f"solve has no option {unknown[0]!r}.", hint=f"Options: {', '.join(sorted(known))}.", field=unknown[0]
-        )
-    if options is None:
-        return SolveOptions(**option_fields)
-    return dataclasses.replace(options, **option_fields)
-
-
-def make_task(
-    graph: Graph,
-    options: SolveOptions,
-    budget_bytes: int,
-    *,
-    on_progress: Callable[[Progress], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> Task:
-    """The task that a strategy gets: pins applied to the graph, the clock started."""
-    now = time.monotonic()
-    pinned = apply_pins(graph, keep=options.keep, recompute=options.recompute)
-    task = Task(
-        graph=pinned.graph,
-        budget_bytes=budget_bytes,
-        options=options,
-        find_engine=lambda: engine_named(options.engine),
-        started_s=now,
-        deadline_s=now + options.time_limit_s,
-        absent_at_boundary=pinned.absent_at_boundary,
-        boundary=pinned.boundary,
-    )
-    if on_progress is not None:
-        task = dataclasses.replace(task, on_progress=on_progress)
-    if should_stop is not None:
-        task = dataclasses.replace(task, stop_requested=should_stop)
-    return task
-
-
-def strategy_named(name: str) -> Strategy:
-    """The strategy called `name`; raises `InvalidRequest`."""
-    if name not in STRATEGIES:
-        raise InvalidRequest(f"strategy {name!r} is unknown.", hint=f"Choose one of {', '.join(STRATEGIES)}.")
-    module = importlib.import_module(f"remat_solver.strategies.{_MODULES.get(name, name)}")
-    return cast(Strategy, getattr(module, name))
-
-
-def referee(graph: Graph, task: Task, found: Found) -> Plan:
-    """The plan of a found schedule, replayed on the caller's own graph, pins checked."""
-    check_pins(task, found.schedule)
-    options = task.options
-    return referee_plan(
-        graph,
-        found.schedule,
-        budget_bytes=task.budget_bytes,
-        bound_ns=found.bound_ns,
-        proof_scope=found.proof_scope,
-        provenance=Provenance(
-            strategy=options.strategy,
-            engine=found.engine,
-            engine_version=found.engine_version,
-            remat_version=importlib.metadata.version("remat"),
-            solve_s=task.elapsed_s(),
-            rounds=found.rounds,
-            slots=found.slots,
-            rows=found.rows,
-            columns=found.columns,
-            requested_gap=options.gap,
-            time_limit_s=options.time_limit_s,
-            threads=options.threads,
-            stopped_by=found.stopped_by,
-        ),
-    )

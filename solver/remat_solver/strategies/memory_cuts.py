@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from remat_solver.bounds import working_set_bound
@@ -22,14 +23,33 @@ def memory_cuts(task: Task) -> Found:
 
     Raises `InfeasibleBudget` with its proof, `NoPlanInTime`, `SolveCancelled` or an `EngineError`.
     """
-    return _Search(task).run()
+    return search(task, Knowledge())
+
+
+@dataclass(kw_only=True)
+class Knowledge:
+    """What solves of one graph learn from each other: slots that mattered, and schedules."""
+
+    slots: set[Slot] = field(default_factory=set)
+    schedules: list[tuple[int, ...]] = field(default_factory=list)
+
+
+def search(task: Task, knowledge: Knowledge, *, target_ns: int | None = None) -> Found:
+    """Solves `task` from what is known, and adds to that.
+
+    With `target_ns` it ends as soon as a schedule takes at most that, and raises `InfeasibleBudget` as
+    soon as the bound exceeds it. Raises as `memory_cuts` does.
+    """
+    return _Search(task, knowledge, target_ns).run()
 
 
 class _Search:
     """One solve: the slots so far, the best schedule, the best bound."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, knowledge: Knowledge, target_ns: int | None) -> None:
         self.task = task
+        self.knowledge = knowledge
+        self.target_ns = target_ns
         self.graph = task.graph
         self.lifetimes: Lifetimes = find_lifetimes(task.graph)
         self.slots: set[Slot] = set()
@@ -72,10 +92,16 @@ class _Search:
             self.absent[slot] = frozenset(barred)
             self.slots.add(slot)
 
+    def check_target(self) -> None:
+        if self.target_ns is not None and self.bound_ns > self.target_ns:
+            raise self.task.infeasible(proof_scope=self.bound_scope)
+
     def is_closed(self) -> bool:
         """Whether the best schedule is within the asked gap of the bound."""
         if self.schedule is None:
             return False
+        if self.target_ns is not None and self.time_ns <= self.target_ns:
+            return True
         return self.time_ns - self.bound_ns <= self.task.options.gap * self.graph.total_time_ns
 
     def do_round(self) -> bool:
@@ -87,6 +113,7 @@ class _Search:
         if outcome.termination == "infeasible":
             raise self.task.infeasible(proof_scope=model.proof_scope)
         self.raise_bound(model, outcome.bound)
+        self.check_target()
         if outcome.x is None:
             self.round_limit_s *= 2
             return not self.task.is_over()
