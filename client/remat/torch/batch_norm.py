@@ -1,0 +1,39 @@
+"""BatchNorm: recomputed without its running statistics, which it must update once only.
+
+`_native_batch_norm_legit_functional` returns the new running mean and variance as its last two results.
+Its recompute is `_native_batch_norm_legit.no_stats`: the same output, batch mean and inverse deviation, bit
+for bit, and no statistics. The backward op reads the new statistics, so those come from the first run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+FUNCTIONAL = torch.ops.aten._native_batch_norm_legit_functional.default
+WITHOUT_STATISTICS = torch.ops.aten._native_batch_norm_legit.no_stats
+RECOMPUTED_RESULTS = 3
+"""Results 0, 1, 2 (output, batch mean, inverse deviation) come anew; 3 and 4 only from the first run."""
+
+_HIDDEN_WRITERS = (
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.cudnn_batch_norm.default,
+    torch.ops.aten.miopen_batch_norm.default,
+)
+
+
+def is_batch_norm(target: object, args: tuple[Any, ...]) -> bool:
+    """Whether the call is a training BatchNorm that can be recomputed without its statistics."""
+    return target is FUNCTIONAL and bool(args[5])
+
+
+def writes_in_secret(target: object) -> bool:
+    """Whether an op updates its arguments though its schema does not say so."""
+    return target in _HIDDEN_WRITERS
+
+
+def recompute_call(args: tuple[Any, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]]:
+    """The call that recomputes a BatchNorm called with `args`."""
+    batch, weight, bias, _mean, _variance, training, momentum, epsilon = args
+    return WITHOUT_STATISTICS, (batch, weight, bias, training, momentum, epsilon)

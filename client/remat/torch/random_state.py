@@ -1,0 +1,73 @@
+"""Random ops: they are replayed from the generator state of their first run, so that they draw the same numbers.
+
+The state is saved before the first run and restored around each recompute; the stream that later first
+runs see is untouched. On the CPU a state is a tensor of 5056 bytes in the same memory as everything else;
+CUDA's lies on the host and costs the device nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+_ATTENTION_PREFIX = "_scaled_dot_product"
+
+
+def is_random(target: object, arguments: dict[str, Any]) -> bool:
+    """Whether the call draws from a generator. Attention without dropout is tagged random and is not."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    without_dropout = arguments.get("dropout_p", 0.0) == 0.0
+    return not (_ATTENTION_PREFIX in str(target) and without_dropout)
+
+
+@cache
+def state_bytes(device: torch.device) -> int:
+    """What one saved generator state occupies on `device`."""
+    return int(torch.get_rng_state().nbytes) if device.type == "cpu" else 0
+
+
+def _read(device: torch.device) -> torch.Tensor:
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.get_rng_state()
+
+
+def _write(state: torch.Tensor, device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+@dataclass(frozen=True)
+class SaveState:
+    """Returns the generator state of its device. Runs right before the first run of a random op."""
+
+    device: torch.device
+    __name__ = "save_random_state"
+
+    def __call__(self) -> torch.Tensor:
+        return _read(self.device)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Runs a random op from a saved state, and leaves the generator as it was."""
+
+    device: torch.device
+    __name__ = "replay_random"
+
+    def __call__(self, state: torch.Tensor, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        present = _read(self.device)
+        _write(state, self.device)
+        try:
+            return target(*args, **kwargs)
+        finally:
+            _write(present, self.device)
