@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +38,7 @@ class UNet(nn.Module):
     def __init__(self, shape: UNetShape) -> None:
         super().__init__()
         widths = [shape.width * 2**level for level in range(shape.depth + 1)]
-        pairs = list(zip(widths[:-1], widths[1:], strict=True))
+        pairs = list(itertools.pairwise(widths))
         self.first = _double_convolution(3, widths[0])
         self.pool = nn.MaxPool2d(2)
         self.down = nn.ModuleList(_double_convolution(upper, lower) for upper, lower in pairs)
