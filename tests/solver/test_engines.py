@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import sys
 import time
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from remat_solver.engines import engine_named
 from remat_solver.engines.base import Engine, Limits
 from remat_solver.engines.incumbent import is_feasible
-from remat_solver.errors import InvalidRequest
+from remat_solver.errors import EngineMissing, InvalidRequest
 from tests.solver.mip_programs import (
     enumerate_optimum,
     hard_cover,
@@ -23,7 +25,7 @@ from tests.solver.mip_programs import (
 ENOUGH = Limits(time_limit_s=60)
 
 
-@pytest.fixture(params=["cbc"])
+@pytest.fixture(params=["cbc", "highs", "auto"])
 def engine(request: pytest.FixtureRequest) -> Engine:
     return engine_named(request.param)
 
@@ -47,7 +49,7 @@ def test_infeasible_is_proven(engine: Engine) -> None:
 
 def test_a_time_out_keeps_the_incumbent_and_the_bound(engine: Engine) -> None:
     program = hard_cover()
-    outcome = engine.solve(program, Limits(time_limit_s=2.0))
+    outcome = engine.solve(program, Limits(time_limit_s=1.5))
     assert outcome.termination == "feasible"
     assert outcome.x is not None
     assert is_feasible(program, outcome.x)
@@ -92,7 +94,7 @@ def test_a_stop_request_at_once_is_no_verdict(engine: Engine) -> None:
 def test_progress_brackets_the_answer(engine: Engine) -> None:
     seen: list[tuple[float, float]] = []
     outcome = engine.solve(
-        hard_cover(), Limits(time_limit_s=2.0), on_incumbent=lambda objective, bound: seen.append((objective, bound))
+        hard_cover(), Limits(time_limit_s=1.5), on_incumbent=lambda objective, bound: seen.append((objective, bound))
     )
     assert outcome.objective is not None
     incumbents, bounds = zip(*seen, strict=True)
@@ -115,7 +117,7 @@ def test_the_gap_is_kept_and_the_bound_stays_honest(engine: Engine) -> None:
 
 def test_a_warm_start_is_never_lost(engine: Engine) -> None:
     program = hard_cover()
-    start = engine.solve(program, Limits(time_limit_s=3.0))
+    start = engine.solve(program, Limits(time_limit_s=1.5))
     assert start.x is not None
     assert start.objective is not None
     again = engine.solve(program, Limits(time_limit_s=1.0), warm_start=start.x)
@@ -160,9 +162,40 @@ def test_several_threads(engine: Engine) -> None:
 
 
 def test_the_version_is_known(engine: Engine) -> None:
-    assert engine.version()[0].isdigit()
+    assert re.search(r"\d+\.\d+\.\d+", engine.version())
 
 
 def test_an_unknown_engine_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="gurobi"):
         engine_named("gurobi")
+
+
+@pytest.mark.parametrize("name", ["highs", "auto"])
+def test_without_its_package_highs_is_missing_and_auto_is_cbc(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    program, optimum = knapsack_cover()
+    if name == "highs":
+        with pytest.raises(EngineMissing, match=r"remat\[highs\]"):
+            engine_named(name).solve(program, ENOUGH)
+    else:
+        assert engine_named(name).solve(program, ENOUGH).objective == pytest.approx(optimum)
+
+
+def test_a_race_survives_the_loss_of_one_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REMAT_CBC", "/nowhere/cbc")
+    program, optimum = knapsack_cover()
+    outcome = engine_named("auto").solve(program, Limits(time_limit_s=60, threads=2))
+    assert outcome.objective == pytest.approx(optimum)
+
+
+def test_what_a_callback_raises_comes_back(engine: Engine) -> None:
+    class OwnError(Exception):
+        pass
+
+    def fail(objective: float, bound: float) -> None:
+        raise OwnError
+
+    with pytest.raises(OwnError):
+        engine.solve(hard_cover(), Limits(time_limit_s=60), on_incumbent=fail)
+    with pytest.raises(OwnError):
+        engine.solve(hard_cover(), Limits(time_limit_s=60, threads=2), on_incumbent=fail)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from remat_solver.engines.auto import Auto
 from remat_solver.engines.base import Engine
 from remat_solver.engines.cbc import Cbc
+from remat_solver.engines.highs import Highs
 from remat_solver.errors import InvalidRequest
 
 __all__ = ["engine_named"]
@@ -16,4 +18,8 @@ def engine_named(name: str) -> Engine:
     """
     if name == "cbc":
         return Cbc()
+    if name == "highs":
+        return Highs()
+    if name == "auto":
+        return Auto()
     raise InvalidRequest(f"engine {name!r} is unknown.", hint="Choose one of cbc, highs, auto.", field="engine")
