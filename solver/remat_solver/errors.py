@@ -22,6 +22,9 @@ RematError
     ├── ServiceUnavailable   it could not be reached, or was lost on the way
     ├── Unauthorized
     ├── NotFound
+    ├── Conflict             the thing asked for doesn't go with the state of things (names it)
+    ├── LimitExceeded        a body or graph larger than the service takes
+    ├── TooManyRequests      a quota, rate or queue is full for now; says when to try again
     └── JobCancelled
 
 Each error says what is wrong and where, carries its figures as fields, and ends in a next step
@@ -220,6 +223,27 @@ class NotFound(ServiceError):
     """The service has no such graph, solve or plan."""
 
     slug = "not-found"
+
+
+class Conflict(ServiceError):
+    """What was asked doesn't go with the state of things; `state` names it."""
+
+    slug = "conflict"
+    field_names = ("status_code", "url", "state")
+
+
+class LimitExceeded(ServiceError):
+    """A body or graph larger than the service takes: `limit` says how much it takes."""
+
+    slug = "limit-exceeded"
+    field_names = ("status_code", "url", "limit")
+
+
+class TooManyRequests(ServiceError):
+    """A quota, rate or queue is full; try again after `retry_after_s` seconds."""
+
+    slug = "too-many-requests"
+    field_names = ("status_code", "url", "retry_after_s")
 
 
 class JobCancelled(ServiceError):

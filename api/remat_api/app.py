@@ -1,0 +1,136 @@
+"""The composition root: the one place where the service's parts are made and joined."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import importlib.metadata
+import logging
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from remat_api import problems
+from remat_api.jobs.execute import Attempt
+from remat_api.jobs.hub import Hub
+from remat_api.jobs.local import LocalEngine
+from remat_api.jobs.solver_process import SolverProcess
+from remat_api.routes import events, graphs, health, plans, solves
+from remat_api.service import Service
+from remat_api.settings import Settings
+from remat_api.store.answers import AnswerStore
+from remat_api.store.blobs import BlobStore
+from remat_api.store.database import Database, migrate
+from remat_api.store.graphs import GraphStore
+from remat_api.store.jobs import Claim, JobStore
+from remat_api.store.solves import SolveStore
+from remat_solver.engines import engine_named
+from remat_solver.errors import EngineError, InvalidRequest
+
+log = logging.getLogger(__name__)
+DESCRIPTION = "Optimal rematerialization plans for training graphs: the least time within a memory budget, proven."
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The service as an ASGI app; it opens its data folder when it starts."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with running_service(settings) as service:
+            app.state.service = service
+            yield
+
+    app = FastAPI(
+        title="Remat",
+        description=DESCRIPTION,
+        version=importlib.metadata.version("remat"),
+        lifespan=lifespan,
+    )
+    problems.install(app)
+    for routes in (graphs, solves, events, plans, health):
+        app.include_router(routes.router)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def running_service(settings: Settings) -> AsyncIterator[Service]:
+    """A service with its engine running, stopped again at the end."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    with _data_dir_lock(settings):
+        if settings.uses_sqlite:
+            await asyncio.to_thread(migrate, settings.sqlalchemy_url)
+        service = _assemble(settings, await asyncio.to_thread(_find_engine))
+        await service.engine.start()
+        try:
+            yield service
+        finally:
+            await service.engine.stop()
+            await service.database.close()
+
+
+def _assemble(settings: Settings, engine_version: str) -> Service:
+    database = Database(settings.sqlalchemy_url)
+    blobs = BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
+    graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
+    jobs, hub = JobStore(database, answers), Hub(poll_s=60.0 if settings.uses_sqlite else 0.5)
+
+    def make_attempt(claim: Claim, worker: SolverProcess) -> Attempt:
+        return Attempt(
+            claim=claim,
+            worker=worker,
+            jobs=jobs,
+            graphs=graphs_,
+            hub=hub,
+            max_attempts=settings.max_attempts,
+            max_threads=settings.threads_per_job,
+        )
+
+    engine = LocalEngine(
+        jobs,
+        make_attempt,
+        workers=settings.workers,
+        memory_bytes=settings.job_memory_bytes,
+        drain_s=settings.drain_s,
+    )
+    return Service(
+        settings=settings,
+        database=database,
+        graphs=graphs_,
+        answers=answers,
+        jobs=jobs,
+        solves=SolveStore(database),
+        hub=hub,
+        engine=engine,
+        engine_version=engine_version,
+    )
+
+
+def _find_engine() -> str:
+    """Name and version of the default MIP engine; "" if it is missing."""
+    engine = engine_named("cbc")
+    try:
+        return f"{engine.name} {engine.version()}"
+    except EngineError:
+        log.exception("the MIP engine can't be found")
+        return ""
+
+
+@contextlib.contextmanager
+def _data_dir_lock(settings: Settings) -> Iterator[None]:
+    """One service at a time on an SQLite folder; the kernel drops the lock however the process ends."""
+    if not settings.uses_sqlite:
+        yield
+        return
+    path = Path(settings.data_dir) / "lock"
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(
+                f"another remat service uses {settings.data_dir}.",
+                hint="Stop it, or choose another folder with --data-dir.",
+                field="data_dir",
+            ) from None
+        yield

@@ -1,0 +1,90 @@
+"""The commands that the service adds to `remat`, found through the entry-point group `remat.commands`."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+
+from remat_api.app import create_app
+from remat_api.settings import Settings, read_settings
+from remat_api.store.database import applied_revision
+from remat_api.store.database import migrate as migrate_database
+from remat_solver.errors import InvalidRequest
+
+DEFAULT_PORT = 8417
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder for the database and documents.  [default: ~/.local/state/remat]")
+]
+DatabaseUrl = Annotated[
+    str | None, typer.Option(help="SQLAlchemy URL of a PostgreSQL database, in place of SQLite in the data folder.")
+]
+
+
+def serve(
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = DEFAULT_PORT,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+    workers: Annotated[int | None, typer.Option(help="Solves at the same time.  [default: cores - 1]")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without API keys.")] = False,
+) -> None:
+    """Run the solver service: plans over HTTP, kept in a database, solved in worker processes."""
+    settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url, workers=workers)
+    check_exposure(host, insecure=insecure)
+    listener = _listen(host, port)
+    bound_port = listener.getsockname()[1]
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"Remat serves at http://{shown}:{bound_port} (data in {settings.data_dir}, Ctrl-C stops it)")
+    with listener:
+        _run(settings, listener)
+
+
+def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """Bring the service's database up to date (on SQLite, `remat serve` does it by itself)."""
+    settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url)
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    before = applied_revision(settings.sqlalchemy_url)
+    migrate_database(settings.sqlalchemy_url)
+    typer.echo(f"database revision: {before or 'none'} -> {applied_revision(settings.sqlalchemy_url)}")
+
+
+def check_exposure(host: str, *, insecure: bool) -> None:
+    """Raises `InvalidRequest` for an address that others can reach, unless it was asked for in so many words."""
+    if insecure or is_loopback(host):
+        return
+    raise InvalidRequest(
+        f"{host} can be reached from other machines, and this service has no API keys.",
+        hint="Listen on 127.0.0.1, make a key (remat keys create), or accept the risk with --insecure.",
+        field="host",
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InvalidRequest(
+            f"can't listen on {host}:{port}: {error.strerror}.", hint="Choose another with --port.", field="port"
+        ) from None
+
+
+def _run(settings: Settings, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        create_app(settings), log_level="warning", timeout_graceful_shutdown=5, h11_max_incomplete_event_size=64 * 1024
+    )
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,55 @@
+"""Wakes those in this process who wait for a job to change: long polls and event streams.
+
+They hold nothing while they wait. A waiter watches first and reads the database then, so no change
+falls between; a process that shares its database with others also looks by itself now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterator
+
+
+class Watch:
+    """One waiter's view of one job."""
+
+    def __init__(self, poll_s: float) -> None:
+        self._changed = asyncio.Event()
+        self._poll_s = poll_s
+
+    def wake(self) -> None:
+        """Ends the current or next wait."""
+        self._changed.set()
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns at the next change, or when it is time to look again."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), min(timeout_s, self._poll_s))
+        self._changed.clear()
+
+
+class Hub:
+    """Who waits for which job. `poll_s`: how long a wait may last before the waiter looks by itself."""
+
+    def __init__(self, *, poll_s: float) -> None:
+        self._poll_s = poll_s
+        self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
+
+    @contextlib.contextmanager
+    def watch(self, job_id: str) -> Iterator[Watch]:
+        """Watches a job from now on."""
+        watch = Watch(self._poll_s)
+        self._watches[job_id].add(watch)
+        try:
+            yield watch
+        finally:
+            self._watches[job_id].discard(watch)
+            if not self._watches[job_id]:
+                del self._watches[job_id]
+
+    def notify(self, job_id: str) -> None:
+        """Something about the job has changed."""
+        for watch in self._watches.get(job_id, ()):
+            watch.wake()

@@ -1,0 +1,51 @@
+"""A question to the service: a stored graph, options, and the keys under which answers are shared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+from remat_api.store.graphs import StoredGraph
+from remat_solver.options import SolveOptions, matching_ops, plan_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of one graph.
+
+    `key` names exactly this question. `family` names all questions that differ only in budget, gap,
+    time limit and threads: within a family, a proven answer to one can answer another.
+    `budget_bytes` is None when the objective is memory.
+    """
+
+    stored: StoredGraph
+    options: SolveOptions
+    key: str
+    family: str
+    budget_bytes: int | None
+
+
+def pose(stored: StoredGraph, options: SolveOptions) -> Question:
+    """Raises `InvalidRequest` for a pin that matches no op."""
+    return Question(
+        stored=stored,
+        options=options,
+        key=plan_key(stored.graph, options, store_all_peak_bytes=stored.store_all_peak_bytes),
+        family=_family(stored, options),
+        budget_bytes=options.budget_in_bytes(stored.store_all_peak_bytes),
+    )
+
+
+def _family(stored: StoredGraph, options: SolveOptions) -> str:
+    """The engine belongs to it: a proof is as good as the engine that made it, and the asker chose one."""
+    question = {
+        "graph": stored.graph.hash,
+        "strategy": options.strategy,
+        "engine": options.engine,
+        "keep": sorted(matching_ops(stored.graph, options.keep)),
+        "recompute": sorted(matching_ops(stored.graph, options.recompute)),
+        "max_overhead": options.max_overhead,
+    }
+    text = json.dumps(question, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(b"remat-family/1\0" + text.encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""HTTP on one side, `service.Service` on the other; nothing is decided here."""

@@ -1,0 +1,105 @@
+"""/v1/solves: ask, look, wait, cancel, forget."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from remat_api.bodies import parse_body, read_body
+from remat_api.requests import CancelRequest, SolveRequest
+from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
+from remat_api.security.callers import CallerOf
+from remat_api.service import Service
+from remat_api.store.graphs import StoredGraph
+from remat_api.store.solves import Filter
+from remat_api.views import SolvePage, SolveView, solve_view
+from remat_solver.files import dump_json
+
+router = APIRouter(prefix="/v1/solves", tags=["solves"])
+SolveId = Annotated[str, Path(pattern=ID_PATTERN)]
+StateName = Literal["queued", "running", "done", "failed", "cancelled"]
+
+
+@router.post("", operation_id="post_solve", status_code=202, responses={200: {"model": SolveView}})
+async def post_solve(request: Request, response: Response, service: ServiceOf, caller: CallerOf) -> SolveView:
+    """Asks for a plan: 202 and a Location to wait at, or 200 if the answer is known (or came within `Prefer: wait`)."""
+    asked = await parse_body(SolveRequest, await read_body(request, service.settings))
+    stored = await _graph_of(asked, service, caller.owner)
+    solve = await service.ask(stored, asked.options(), owner=caller.owner, tags=asked.tags, priority=asked.priority)
+    wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
+    solve = await service.wait(solve, wait_s, owner=caller.sees)
+    response.status_code = 200 if solve.is_final else 202
+    response.headers["Location"] = f"/v1/solves/{solve.id}"
+    return solve_view(solve)
+
+
+@router.get("", operation_id="list_solves")
+async def list_solves(
+    response: Response,
+    service: ServiceOf,
+    caller: CallerOf,
+    state: StateName | None = None,
+    graph_id: Annotated[str | None, Query(pattern=SHA256_PATTERN)] = None,
+    before: Annotated[str | None, Query(pattern=ID_PATTERN, description="list solves older than this one")] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+) -> SolvePage:
+    """The caller's solves, newest first. `next` (also a Link header) leads on."""
+    wanted = Filter(owner=caller.sees, state=state, graph_id=graph_id, before=before, limit=limit + 1)
+    found = await service.solves.listing(wanted)
+    page = tuple(solve_view(solve) for solve in found[:limit])
+    following = None
+    if len(found) > limit:
+        filters = {"state": state, "graph_id": graph_id, "limit": limit, "before": page[-1].id}
+        following = "/v1/solves?" + "&".join(f"{name}={value}" for name, value in filters.items() if value is not None)
+        response.headers["Link"] = f'<{following}>; rel="next"'
+    return SolvePage(solves=page, next=following)
+
+
+@router.get("/{solve_id}", operation_id="get_solve")
+async def get_solve(
+    solve_id: SolveId, request: Request, response: Response, service: ServiceOf, caller: CallerOf
+) -> SolveView:
+    """How a solve stands; with `Prefer: wait=N`, once it is over or after N seconds."""
+    solve = await service.solves.get(solve_id, owner=caller.sees)
+    wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
+    solve = await service.wait(solve, wait_s, owner=caller.sees)
+    if not solve.is_final:
+        response.headers["Retry-After"] = "1"
+    return solve_view(solve)
+
+
+@router.get("/{solve_id}/plan", operation_id="get_solve_plan", response_class=Response)
+async def get_solve_plan(solve_id: SolveId, request: Request, service: ServiceOf, caller: CallerOf) -> Response:
+    """The solve's plan; the problem that it ended with if there is none; 409 while it is open."""
+    solve = await service.solves.get(solve_id, owner=caller.sees)
+    plan_id, document = await service.plan_of(solve)
+    return document_response(request, plan_id, document, cache_control="private, max-age=31536000, immutable")
+
+
+@router.post("/{solve_id}/cancel", operation_id="cancel_solve")
+async def cancel_solve(
+    solve_id: SolveId,
+    request: Request,
+    service: ServiceOf,
+    caller: CallerOf,
+    keep: Annotated[Literal["best", "discard"] | None, Query()] = None,
+) -> SolveView:
+    """Cancels a solve. `keep` (query or JSON body): "best" (default) ends it with the best plan so far, "discard" with
+    none. A job that others also wait for goes on for them."""
+    if keep is None and request.headers.get("content-type"):
+        keep = (await parse_body(CancelRequest, await read_body(request, service.settings))).keep
+    return solve_view(await service.cancel(solve_id, owner=caller.sees, keep=keep or "best"))
+
+
+@router.delete("/{solve_id}", operation_id="delete_solve", status_code=204)
+async def delete_solve(solve_id: SolveId, service: ServiceOf, caller: CallerOf) -> None:
+    """Cancels a solve if it is open, and forgets it. Plans stay: they are shared by key."""
+    await service.delete(solve_id, owner=caller.sees)
+
+
+async def _graph_of(asked: SolveRequest, service: Service, owner: str) -> StoredGraph:
+    if asked.graph is None:
+        return await service.graphs.get(asked.graph_id or "")
+    stored, _ = await service.take_graph(dump_json(asked.graph), asked.graph, owner=owner)
+    return stored

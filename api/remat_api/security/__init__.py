@@ -1,0 +1,1 @@
+"""Who may do what: callers, keys and what a request from the network must show."""

@@ -1,0 +1,136 @@
+"""The service's own verbs, free of HTTP: take a graph, ask, wait, cancel, read an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from remat_api.jobs.engine import JobEngine
+from remat_api.jobs.hub import Hub
+from remat_api.questions import pose
+from remat_api.settings import Settings
+from remat_api.store.answers import Answer, AnswerStore
+from remat_api.store.database import Database
+from remat_api.store.graphs import GraphStore, StoredGraph, survey
+from remat_api.store.jobs import JobEvent, JobStore
+from remat_api.store.solves import Solve, SolveStore
+from remat_solver.errors import Conflict, NotFound, RematError, TooManyRequests
+from remat_solver.graph import Graph
+from remat_solver.options import SolveOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """Everything a request can reach."""
+
+    settings: Settings
+    database: Database
+    graphs: GraphStore
+    answers: AnswerStore
+    jobs: JobStore
+    solves: SolveStore
+    hub: Hub
+    engine: JobEngine
+    engine_version: str = ""
+
+    async def take_graph(self, document: bytes, graph: Graph, *, owner: str) -> tuple[StoredGraph, bool]:
+        """Stores a graph; also says whether it is new. Raises `InvalidGraph`."""
+        stored = await asyncio.to_thread(survey, document, graph)
+        return stored, await self.graphs.put(document, stored, owner)
+
+    async def ask(
+        self, stored: StoredGraph, options: SolveOptions, *, owner: str, tags: tuple[str, ...], priority: int
+    ) -> Solve:
+        """Asks for a plan: answered at once if the answer is known, else by the one job for this question."""
+        question = await asyncio.to_thread(pose, stored, options)
+        answer = await self.answers.find(question)
+        if answer is not None:
+            solve_id = await self.solves.record_answer(question, answer, owner=owner, tags=tags)
+        else:
+            await self._check_queue()
+            solve_id, is_new_job = await self.solves.ask(question, owner=owner, tags=tags, priority=priority)
+            if is_new_job:
+                self.engine.job_added()
+        return await self.solves.get(solve_id, owner=owner)
+
+    async def wait(self, solve: Solve, wait_s: float, *, owner: str | None) -> Solve:
+        """The solve once it is final, or as it stands after `wait_s` seconds. Holds nothing meanwhile."""
+        if solve.is_final or solve.job_id is None:
+            return solve
+        deadline_s = time.monotonic() + wait_s
+        with self.hub.watch(solve.job_id) as watch:
+            while True:
+                solve = await self.solves.get(solve.id, owner=owner)
+                remaining_s = deadline_s - time.monotonic()
+                if solve.is_final or remaining_s <= 0:
+                    return solve
+                await watch.wait(remaining_s)
+
+    async def history(
+        self, solve: Solve, after: int, *, owner: str | None, heartbeat_s: float
+    ) -> AsyncIterator[JobEvent | None]:
+        """The events of a solve after number `after`, as they come, to its end; None when all is quiet."""
+        if solve.job_id is None:
+            yield _end_of(solve)
+            return
+        with self.hub.watch(solve.job_id) as watch:
+            while True:
+                solve = await self.solves.get(solve.id, owner=owner)
+                events = await self.jobs.events_after(solve.job_id or "", after)
+                for event in events:
+                    if solve.finished_ms is not None and event.created_ms > solve.finished_ms:
+                        break  # the job went on for others
+                    after = event.seq
+                    yield event
+                if solve.is_final:
+                    if not events or events[-1].kind != solve.state:
+                        yield _end_of(solve)
+                    return
+                if not events:
+                    yield None
+                await watch.wait(heartbeat_s)
+
+    async def cancel(self, solve_id: str, *, owner: str | None, keep: str) -> Solve:
+        """Cancels a solve; the job goes on for those who still wait for it."""
+        await self._tell(await self.solves.cancel(solve_id, owner=owner, keep=keep))
+        return await self.solves.get(solve_id, owner=owner)
+
+    async def delete(self, solve_id: str, *, owner: str | None) -> None:
+        """Cancels and forgets a solve; plans stay."""
+        await self._tell(await self.solves.delete(solve_id, owner=owner))
+
+    async def plan_of(self, solve: Solve) -> tuple[str, bytes]:
+        """The address and JSON of a solve's plan; raises what the solve ended with, or `Conflict`."""
+        if solve.error is not None:
+            raise RematError.from_dict(solve.error)
+        if solve.plan_id is None:
+            raise Conflict(
+                f"the solve is {solve.state}.", hint="Wait for it: GET it with Prefer: wait=30.", state=solve.state
+            )
+        return solve.plan_id, await self.answers.document(solve.plan_id)
+
+    async def plan_by_key(self, key: str) -> tuple[str, bytes]:
+        """The address and JSON of the plan that answers a key; raises `NotFound` or `InfeasibleBudget`."""
+        answer: Answer | None = await self.answers.by_key(key)
+        if answer is None:
+            raise NotFound(f"no plan is known for key {key[:64]!r}.", hint="Ask for it: POST /v1/solves.")
+        if answer.plan_id is None:
+            raise RematError.from_dict(answer.error or {})
+        return answer.plan_id, await self.answers.document(answer.plan_id)
+
+    async def _check_queue(self) -> None:
+        queued = (await self.jobs.queue_lengths())["queued"]
+        if queued >= self.settings.max_queued_jobs:
+            raise TooManyRequests(f"{queued} jobs are queued already.", hint="Try again later.", retry_after_s=30)
+
+    async def _tell(self, job_id: str | None) -> None:
+        if job_id is not None:
+            await self.engine.stop_changed(job_id)
+            self.hub.notify(job_id)
+
+
+def _end_of(solve: Solve) -> JobEvent:
+    """The last event of a solve that ended apart from its job: it has no number, for it is in no history."""
+    return JobEvent(seq=0, kind=solve.state, body={}, created_ms=solve.finished_ms or solve.created_ms)

@@ -1,0 +1,89 @@
+"""Every setting of the service, read once from the environment and checked before anything starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from remat_solver.errors import InvalidRequest
+
+ENVIRONMENT_PREFIX = "REMAT_"
+
+
+def default_data_dir() -> Path:
+    """Where the service keeps its database and blobs unless told otherwise (the XDG state folder)."""
+    state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(state) / "remat"
+
+
+def _spare_cores() -> int:
+    """All cores but the one that answers requests."""
+    return max(1, (os.cpu_count() or 1) - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How one service process runs. Each field is also an environment variable, `REMAT_` + its name.
+
+    `database_url`: empty means SQLite inside `data_dir`. `workers`: jobs solved at once by this
+    process. `threads_per_job`: a job that asks for more gets this many. `max_wire_bytes` bounds a
+    request body as sent, `max_body_bytes` after decompression. `max_wait_s` bounds `Prefer: wait`.
+    `max_attempts`: a job whose worker died this often fails. `drain_s`: how long running jobs may go
+    on when the service stops; what is unfinished then is solved after the next start.
+    `job_memory_bytes`: address space of one worker and its engine; 0 sets no limit.
+    """
+
+    data_dir: Path
+    database_url: str = ""
+    workers: int = _spare_cores()
+    threads_per_job: int = 1
+    max_wire_bytes: int = 32 * 2**20
+    max_body_bytes: int = 64 * 2**20
+    max_ops: int = 50_000
+    max_wait_s: float = 30.0
+    max_attempts: int = 3
+    max_queued_jobs: int = 10_000
+    drain_s: float = 2.0
+    job_memory_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "threads_per_job", "max_wire_bytes", "max_body_bytes", "max_ops", "max_attempts"):
+            if getattr(self, name) < 1:
+                raise InvalidRequest(f"the setting {name} is {getattr(self, name)}; it must be at least 1.", field=name)
+
+    @property
+    def uses_sqlite(self) -> bool:
+        """Whether the database is the embedded one."""
+        return not self.database_url or self.database_url.startswith("sqlite")
+
+    @property
+    def sqlalchemy_url(self) -> str:
+        """The database's URL with an asynchronous driver."""
+        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'remat.db'}"
+
+
+def read_settings(environment: Mapping[str, str], **given: Any) -> Settings:
+    """Settings from `environment`, overridden by every keyword that is not None.
+
+    Raises `InvalidRequest` for a variable that can't be read.
+    """
+    found: dict[str, Any] = {"data_dir": default_data_dir()}
+    for setting in fields(Settings):
+        text = environment.get(ENVIRONMENT_PREFIX + setting.name.upper())
+        if text is not None:
+            found[setting.name] = _read(setting.name, str(setting.type), text)
+    found.update({name: value for name, value in given.items() if value is not None})
+    return Settings(**found)
+
+
+def _read(name: str, kind: str, text: str) -> Any:
+    readers: dict[str, Any] = {"int": int, "float": float, "str": str, "Path": Path}
+    try:
+        return readers[kind](text)
+    except ValueError:
+        raise InvalidRequest(
+            f"{ENVIRONMENT_PREFIX}{name.upper()} is {text!r}, which is no {kind}.", field=name
+        ) from None

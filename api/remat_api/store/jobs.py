@@ -1,0 +1,241 @@
+"""The jobs table: opening, claiming, reporting and finishing, each one transaction.
+
+Every claim takes a fresh token, and every later write of that attempt names it: a worker that was
+paused, given up for dead and woken again can't write over its successor (`LostClaim`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from remat_api.jobs.states import OPEN, State, before
+from remat_api.questions import Question
+from remat_api.store.answers import AnswerStore, ConfirmedPlan, insert_answer, insert_plan
+from remat_api.store.clock import new_id, now_ms
+from remat_api.store.database import Database, insert_if_absent
+from remat_api.store.tables import events, jobs, solves
+from remat_solver.errors import InfeasibleBudget, RematError
+from remat_solver.options import Progress
+
+
+class LostClaim(Exception):
+    """Another attempt at the job has begun, or it is over: stop working on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The right to work on a job: one attempt, named by its token."""
+
+    job_id: str
+    token: str
+    attempt: int
+    key: str
+    family: str
+    graph_id: str
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobEvent:
+    """Something that happened to a job; `seq` counts from 1."""
+
+    seq: int
+    kind: str
+    body: dict[str, Any]
+    created_ms: int
+
+
+async def open_job(connection: AsyncConnection, question: Question, priority: int) -> tuple[str, bool]:
+    """The open job for a question's key, and whether this call made it: equal questions share one."""
+    job_id = new_id()
+    row = {
+        "id": job_id,
+        "key": question.key,
+        "family": question.family,
+        "graph_id": question.stored.id,
+        "options": asdict(question.options),
+        "priority": priority,
+        "state": "queued",
+        "stop": "",
+        "attempt": 0,
+        "created_ms": now_ms(),
+    }
+    if await insert_if_absent(connection, jobs, row):
+        await add_event(connection, job_id, "queued", {})
+        return job_id, True
+    is_open = (jobs.c.key == question.key, jobs.c.state.in_(OPEN), jobs.c.stop == "")
+    found: str = (await connection.execute(sa.select(jobs.c.id).where(*is_open))).scalar_one()
+    raised = sa.update(jobs).where(jobs.c.id == found, jobs.c.priority < priority).values(priority=priority)
+    await connection.execute(raised)
+    return found, False
+
+
+async def drop_job(connection: AsyncConnection, job_id: str) -> None:
+    """Unmakes a job that `open_job` has just made in this transaction."""
+    await connection.execute(sa.delete(events).where(events.c.job_id == job_id))
+    await connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
+
+
+async def add_event(
+    connection: AsyncConnection, job_id: str, kind: str, body: dict[str, Any], *, moment: int | None = None
+) -> None:
+    """Appends to the job's history, as of now or of `moment` (milliseconds)."""
+    last = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0) + 1).where(events.c.job_id == job_id)
+    row = {"job_id": job_id, "seq": last.scalar_subquery(), "kind": kind, "body": body}
+    row["created_ms"] = now_ms() if moment is None else moment
+    await connection.execute(sa.insert(events).values(**row))
+
+
+async def end_job(
+    connection: AsyncConnection,
+    job_id: str,
+    state: State,
+    *,
+    plan_id: str | None = None,
+    error: dict[str, Any] | None = None,
+) -> None:
+    """Closes a job and every solve that still waits for it."""
+    moment = now_ms()
+    outcome = {"state": state, "plan_id": plan_id, "error": error, "finished_ms": moment}
+    job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(before(state)))
+    await connection.execute(job.values(**outcome, token=None))
+    waiting = sa.update(solves).where(solves.c.job_id == job_id, solves.c.state.in_(OPEN))
+    await connection.execute(waiting.values(**outcome))
+    await add_event(connection, job_id, state, {"error": error} if error else {}, moment=moment)
+
+
+class JobStore:
+    """Claims and their writes."""
+
+    def __init__(self, database: Database, answers: AnswerStore) -> None:
+        self._database = database
+        self._answers = answers
+
+    async def claim(self) -> Claim | None:
+        """Takes the next job: highest priority first, oldest first among equals."""
+        next_job = (
+            sa.select(jobs)
+            .where(jobs.c.state == "queued")
+            .order_by(jobs.c.priority.desc(), jobs.c.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+        )
+        async with self._database.writing() as connection:
+            row = (await connection.execute(next_job)).one_or_none()
+            if row is None:
+                return None
+            claim = Claim(
+                job_id=row.id,
+                token=new_id(),
+                attempt=row.attempt + 1,
+                key=row.key,
+                family=row.family,
+                graph_id=row.graph_id,
+                options=row.options,
+            )
+            moment = now_ms()
+            taken = {"state": "running", "attempt": claim.attempt, "token": claim.token, "heartbeat_ms": moment}
+            started = sa.func.coalesce(jobs.c.started_ms, moment)
+            await connection.execute(
+                sa.update(jobs).where(jobs.c.id == claim.job_id).values(**taken, started_ms=started)
+            )
+            waiting = (solves.c.job_id == claim.job_id, solves.c.state == "queued")
+            await connection.execute(sa.update(solves).where(*waiting).values(state="running"))
+            await add_event(connection, claim.job_id, "running", {"attempt": claim.attempt})
+        return claim
+
+    async def beat(self, claim: Claim) -> str:
+        """Says that the attempt is alive; returns what has been asked of the job. Raises `LostClaim`."""
+        async with self._database.writing() as connection:
+            await _hold(connection, claim, heartbeat_ms=now_ms())
+            stop: str = (await connection.execute(sa.select(jobs.c.stop).where(jobs.c.id == claim.job_id))).scalar_one()
+        return stop
+
+    async def report(self, claim: Claim, progress: Progress) -> None:
+        """Records where the solve stands. Raises `LostClaim`."""
+        body = asdict(progress)
+        async with self._database.writing() as connection:
+            await _hold(connection, claim, progress=body, heartbeat_ms=now_ms())
+            await add_event(connection, claim.job_id, "progress", body)
+
+    async def finish(self, claim: Claim, confirmed: ConfirmedPlan, *, is_answer: bool) -> None:
+        """Stores a plan as the job's result, and as the answer to its key if it is one. Raises `LostClaim`."""
+        data = await self._answers.pack(confirmed)
+        async with self._database.writing() as connection:
+            await _hold(connection, claim)
+            await insert_plan(connection, confirmed, data)
+            if is_answer:
+                await insert_answer(connection, claim.key, claim.family, confirmed)
+            await end_job(connection, claim.job_id, "done", plan_id=confirmed.id)
+
+    async def fail(self, claim: Claim, error: RematError, *, cancelled: bool = False) -> None:
+        """Ends the job without a plan; a proof of infeasibility answers the key for good. Raises `LostClaim`."""
+        async with self._database.writing() as connection:
+            await _hold(connection, claim)
+            if isinstance(error, InfeasibleBudget):
+                await insert_answer(connection, claim.key, claim.family, error)
+            state: State = "cancelled" if cancelled else "failed"
+            await end_job(connection, claim.job_id, state, error=error.to_dict())
+
+    async def release(self, claim: Claim, *, reason: str) -> None:
+        """Puts the job back in the queue. Raises `LostClaim`."""
+        async with self._database.writing() as connection:
+            await _hold(connection, claim)
+            await _requeue(connection, claim.job_id, reason)
+
+    async def requeue_stalled(self, *, silent_for_s: float) -> int:
+        """Puts back every running job whose worker has been silent for so long; returns how many."""
+        silent_since = now_ms() - int(silent_for_s * 1000)
+        stalled = sa.select(jobs.c.id).where(jobs.c.state == "running", jobs.c.heartbeat_ms <= silent_since)
+        async with self._database.writing() as connection:
+            found = list((await connection.execute(stalled.with_for_update(skip_locked=True))).scalars())
+            for job_id in found:
+                await _requeue(connection, job_id, "its worker fell silent")
+        return len(found)
+
+    async def queue_lengths(self) -> dict[str, int]:
+        """How many jobs there are in each open state."""
+        count = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.state.in_(OPEN)).group_by(jobs.c.state)
+        async with self._database.reading() as connection:
+            found = {row[0]: row[1] for row in await connection.execute(count)}
+        return {state: found.get(state, 0) for state in OPEN}
+
+    async def events_after(self, job_id: str, seq: int) -> list[JobEvent]:
+        """The job's history after event `seq`."""
+        query = sa.select(events).where(events.c.job_id == job_id, events.c.seq > seq).order_by(events.c.seq)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).all()
+        return [JobEvent(seq=row.seq, kind=row.kind, body=row.body, created_ms=row.created_ms) for row in rows]
+
+
+async def _hold(connection: AsyncConnection, claim: Claim, **values: Any) -> None:
+    """The fence: writes `values` if the claim is still the job's, else raises `LostClaim`."""
+    mine = (jobs.c.id == claim.job_id, jobs.c.token == claim.token, jobs.c.state == "running")
+    result = await connection.execute(sa.update(jobs).where(*mine).values(**(values or {"token": claim.token})))
+    if result.rowcount != 1:
+        raise LostClaim(claim.job_id)
+
+
+async def _requeue(connection: AsyncConnection, job_id: str, reason: str) -> None:
+    stop = (await connection.execute(sa.select(jobs.c.stop).where(jobs.c.id == job_id))).scalar_one()
+    if stop:  # nobody waits for more than its best, and that is lost
+        await end_job(connection, job_id, "cancelled", error=cancelled_error())
+        return
+    job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(before("queued")))
+    await connection.execute(job.values(state="queued", token=None, progress=None))
+    waiting = sa.update(solves).where(solves.c.job_id == job_id, solves.c.state == "running")
+    await connection.execute(waiting.values(state="queued"))
+    await add_event(connection, job_id, "queued", {"reason": reason})
+
+
+def cancelled_error() -> dict[str, Any]:
+    """What a cancelled solve holds in place of a plan."""
+    return {
+        "type": "job-cancelled",
+        "detail": "the solve was cancelled before it had a plan.",
+        "hint": "Ask again: POST /v1/solves.",
+    }

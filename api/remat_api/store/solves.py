@@ -1,0 +1,227 @@
+"""The solves table: what each client asked, and how it stands.
+
+Solves with equal keys share one job. Cancelling a solve leaves the job to the others: it is stopped
+when nobody waits for it any more, and asked for its best plan when all who wait have asked for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from remat_api.jobs.states import FINAL, OPEN
+from remat_api.questions import Question
+from remat_api.store.answers import Answer, read_answer
+from remat_api.store.clock import new_id, now_ms
+from remat_api.store.database import Database
+from remat_api.store.jobs import cancelled_error, drop_job, end_job, open_job
+from remat_api.store.tables import graphs, jobs, plans, solves
+from remat_solver.errors import NotFound
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solve:
+    """A solve as stored, with what its job and plan add. `queue_position` counts from 1."""
+
+    id: str
+    owner: str
+    job_id: str | None
+    key: str
+    graph_id: str
+    options: dict[str, Any]
+    tags: tuple[str, ...]
+    state: str
+    stop: str
+    source: str
+    plan_id: str | None
+    error: dict[str, Any] | None
+    created_ms: int
+    started_ms: int | None
+    finished_ms: int | None
+    attempt: int
+    priority: int
+    progress: dict[str, Any] | None
+    plan: dict[str, Any] | None
+    graph_hash: str
+    queue_position: int | None = None
+
+    @property
+    def is_final(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in FINAL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which solves to list: those of `owner` (None: everybody's), in `state`, with `tag`; newest first."""
+
+    owner: str | None
+    state: str | None = None
+    graph_id: str | None = None
+    before: str | None = None
+    limit: int = 50
+
+
+class SolveStore:
+    """Asking, looking, listing, cancelling and forgetting."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def record_answer(self, question: Question, answer: Answer, *, owner: str, tags: tuple[str, ...]) -> str:
+        """A solve that is over at once, because its answer is known; returns its id."""
+        row = _new_row(question, owner, tags) | _answered(answer)
+        async with self._database.writing() as connection:
+            await connection.execute(sa.insert(solves).values(**row))
+        return str(row["id"])
+
+    async def ask(self, question: Question, *, owner: str, tags: tuple[str, ...], priority: int) -> tuple[str, bool]:
+        """A solve that waits for the key's open job, made if need be; returns its id and whether it was made."""
+        row = _new_row(question, owner, tags)
+        async with self._database.writing() as connection:
+            job_id, is_new = await open_job(connection, question, priority)
+            # A job that ended between the look at the answers and here has left its answer: look again,
+            # now that no other job for the key can be open.
+            answer = await read_answer(connection, question.key) if is_new else None
+            if answer is not None:
+                await drop_job(connection, job_id)
+                row |= _answered(answer)
+            else:
+                state = await connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
+                row |= {"job_id": job_id, "state": state, "source": "solve" if is_new else "joined"}
+            await connection.execute(sa.insert(solves).values(**row))
+        return str(row["id"]), is_new and answer is None
+
+    async def get(self, solve_id: str, *, owner: str | None) -> Solve:
+        """One solve; raises `NotFound`, also for another owner's (None may see all)."""
+        query = _with_details().where(solves.c.id == solve_id)
+        async with self._database.reading() as connection:
+            row = (await connection.execute(query)).one_or_none()
+            if row is None or owner not in (None, row.owner):
+                raise _no_such_solve(solve_id)
+            position = await _queue_position(connection, row) if row.state == "queued" else None
+        return _solve(row, position)
+
+    async def listing(self, wanted: Filter) -> list[Solve]:
+        """Solves, newest first, from before `wanted.before` on."""
+        query = _with_details().order_by(solves.c.id.desc()).limit(wanted.limit)
+        for column, value in (
+            (solves.c.owner, wanted.owner),
+            (solves.c.state, wanted.state),
+            (solves.c.graph_id, wanted.graph_id),
+        ):
+            if value is not None:
+                query = query.where(column == value)
+        if wanted.before is not None:
+            query = query.where(solves.c.id < wanted.before)
+        async with self._database.reading() as connection:
+            return [_solve(row, None) for row in await connection.execute(query)]
+
+    async def cancel(self, solve_id: str, *, owner: str | None, keep: str) -> str | None:
+        """Cancels a solve (no effect on a finished one); returns its job's id. Raises `NotFound`."""
+        async with self._database.writing() as connection:
+            row = (await connection.execute(sa.select(solves).where(solves.c.id == solve_id))).one_or_none()
+            if row is None or owner not in (None, row.owner):
+                raise _no_such_solve(solve_id)
+            if row.state in OPEN:
+                await _withdraw(connection, row, keep)
+        job_id: str | None = row.job_id
+        return job_id
+
+    async def delete(self, solve_id: str, *, owner: str | None) -> str | None:
+        """Cancels a solve if it is open and forgets it; returns its job's id. Raises `NotFound`."""
+        job_id = await self.cancel(solve_id, owner=owner, keep="discard")
+        async with self._database.writing() as connection:
+            await connection.execute(sa.delete(solves).where(solves.c.id == solve_id))
+        return job_id
+
+
+async def _withdraw(connection: AsyncConnection, row: sa.Row[Any], keep: str) -> None:
+    values: dict[str, Any] = {"stop": keep}
+    if keep == "discard":
+        values |= {"state": "cancelled", "error": cancelled_error(), "finished_ms": now_ms()}
+    await connection.execute(sa.update(solves).where(solves.c.id == row.id).values(**values))
+    waiting = sa.select(solves.c.stop).where(solves.c.job_id == row.job_id, solves.c.state.in_(OPEN))
+    wishes = list((await connection.execute(waiting)).scalars())
+    if not wishes:
+        stop = "discard"
+    elif all(wish == "best" for wish in wishes):
+        stop = "best"
+    else:
+        return  # others still wait for the proof
+    state = await connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == row.job_id))
+    await connection.execute(sa.update(jobs).where(jobs.c.id == row.job_id).values(stop=stop))
+    if state == "queued":
+        await end_job(connection, row.job_id, "cancelled", error=cancelled_error())
+
+
+def _new_row(question: Question, owner: str, tags: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        "id": new_id(),
+        "owner": owner,
+        "key": question.key,
+        "graph_id": question.stored.id,
+        "options": asdict(question.options),
+        "tags": list(tags),
+        "stop": "",
+        "created_ms": now_ms(),
+    }
+
+
+def _answered(answer: Answer) -> dict[str, Any]:
+    return {
+        "state": "done" if answer.plan_id else "failed",
+        "source": "cache",
+        "plan_id": answer.plan_id,
+        "error": answer.error,
+        "finished_ms": now_ms(),
+    }
+
+
+def _with_details() -> sa.Select[Any]:
+    figures = ("objective", "status", "budget_bytes", "peak_bytes", "time_ns", "bound_ns", "gap", "overhead")
+    return (
+        sa.select(
+            solves,
+            jobs.c.started_ms,
+            jobs.c.attempt,
+            jobs.c.priority,
+            jobs.c.progress,
+            graphs.c.hash.label("graph_hash"),
+            *(plans.c[figure].label(f"plan_{figure}") for figure in figures),
+        )
+        .outerjoin(jobs, jobs.c.id == solves.c.job_id)
+        .outerjoin(plans, plans.c.id == solves.c.plan_id)
+        .outerjoin(graphs, graphs.c.id == solves.c.graph_id)
+    )
+
+
+def _solve(row: sa.Row[Any], position: int | None) -> Solve:
+    columns = dict(row._mapping)
+    plan = {name.removeprefix("plan_"): columns.pop(name) for name in list(columns) if name.startswith("plan_")}
+    plan_id = plan.pop("id")
+    columns |= {
+        "tags": tuple(row.tags),
+        "plan_id": plan_id,
+        "plan": plan if plan_id else None,
+        "attempt": row.attempt or 0,
+        "priority": row.priority or 0,
+        "graph_hash": row.graph_hash or "",
+        "queue_position": position,
+    }
+    return Solve(**columns)
+
+
+async def _queue_position(connection: AsyncConnection, row: sa.Row[Any]) -> int | None:
+    ahead = sa.or_(jobs.c.priority > row.priority, sa.and_(jobs.c.priority == row.priority, jobs.c.id <= row.job_id))
+    count: int | None = await connection.scalar(
+        sa.select(sa.func.count()).select_from(jobs).where(jobs.c.state == "queued", ahead)
+    )
+    return count
+
+
+def _no_such_solve(solve_id: str) -> NotFound:
+    return NotFound(f"there is no solve {solve_id[:40]!r}.", hint="It may have been deleted, or belong to another key.")

@@ -1,0 +1,134 @@
+"""The worker process: solves one graph at a time, handed over a pipe. Run as `python -m remat_api.worker`.
+
+It ends when its input does, that is, when the service dies in any way; the engine's own supervisor
+then ends the engine. Whatever libraries print goes to standard error, so that messages stay whole.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from dataclasses import asdict
+from typing import Any, BinaryIO
+
+from remat_api.jobs.messages import encode, read_message
+from remat_solver.errors import EngineFailed, RematError
+from remat_solver.files import dump_json, parse_json
+from remat_solver.graph import Graph
+from remat_solver.options import Progress, SolveOptions
+from remat_solver.solve import solve
+
+NICENESS = 5
+"""Below the process that answers requests, which must stay quick while engines use every core."""
+PROGRESS_INTERVAL_S = 0.2
+
+
+class Pipe:
+    """The two ends of the pipe to the service, moved away from the standard streams."""
+
+    def __init__(self) -> None:
+        self._input: BinaryIO = os.fdopen(os.dup(0), "rb")
+        self._output: BinaryIO = os.fdopen(os.dup(1), "wb")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        self._sending = threading.Lock()
+
+    def send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        """Sends one message, whole."""
+        with self._sending:
+            self._output.write(encode(header, body))
+            self._output.flush()
+
+    def receive(self) -> tuple[dict[str, Any], bytes] | None:
+        """The next message; None when the service is gone."""
+        return read_message(self._input)
+
+
+class Desk:
+    """What lies before the worker: at most one task, and whether it was told to stop."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._arrived = threading.Condition()
+        self._task: tuple[dict[str, Any], bytes] | None = None
+        self._job_id = ""
+        self.stop = threading.Event()
+
+    def listen(self) -> None:
+        """Takes messages until the service is gone, and then ends the process at once."""
+        while (message := self._pipe.receive()) is not None:
+            header = message[0]
+            with self._arrived:
+                if header["kind"] == "solve":
+                    self.stop.clear()
+                    self._job_id, self._task = header["job_id"], message
+                    self._arrived.notify()
+                elif header["job_id"] == self._job_id:
+                    self.stop.set()
+        os._exit(0)
+
+    def next_task(self) -> tuple[dict[str, Any], bytes]:
+        """Waits for a task."""
+        with self._arrived:
+            while self._task is None:
+                self._arrived.wait()
+            task, self._task = self._task, None
+        return task
+
+
+class Reporter:
+    """Sends progress, not oftener than the interval unless the incumbent improved."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._sent_s = 0.0
+        self._incumbent_ns: int | None = None
+
+    def __call__(self, progress: Progress) -> None:
+        """The solver's `on_progress`."""
+        now = time.monotonic()
+        is_news = progress.incumbent_ns != self._incumbent_ns
+        if is_news or now - self._sent_s >= PROGRESS_INTERVAL_S:
+            self._sent_s, self._incumbent_ns = now, progress.incumbent_ns
+            self._pipe.send({"kind": "progress", "progress": asdict(progress)})
+
+
+def answer(pipe: Pipe, desk: Desk, header: dict[str, Any], body: bytes) -> None:
+    """Solves one task and sends its plan or its error."""
+    try:
+        graph = parse_json(Graph, body)
+        plan = solve(graph, read_options(header["options"]), on_progress=Reporter(pipe), should_stop=desk.stop.is_set)
+        pipe.send({"kind": "plan"}, dump_json(plan))
+    except RematError as error:
+        pipe.send({"kind": "error", "error": error.to_dict()})
+    except MemoryError:
+        shortage = EngineFailed("the solve ran out of memory.", hint="Allow jobs more memory, or raise the gap.")
+        pipe.send({"kind": "error", "error": shortage.to_dict()})
+
+
+def read_options(fields: dict[str, Any]) -> SolveOptions:
+    """Options from their JSON object, where lists stand for tuples."""
+    pins = {name: tuple(fields[name]) for name in ("keep", "recompute")}
+    return SolveOptions(**{**fields, **pins})
+
+
+def main() -> None:
+    """Answers tasks until the service is gone."""
+    os.nice(NICENESS)
+    memory_bytes = int(os.environ.get("REMAT_JOB_MEMORY_BYTES", "0"))
+    if memory_bytes:
+        resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    pipe = Pipe()
+    desk = Desk(pipe)
+    threading.Thread(target=desk.listen, daemon=True).start()
+    pipe.send({"kind": "ready"})
+    while True:
+        header, body = desk.next_task()
+        answer(pipe, desk, header, body)
+
+
+if __name__ == "__main__":
+    main()
