@@ -97,6 +97,19 @@ class CutModel:
         return proof_scope(self.slots)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cover:
+    """Values that, with the op's run if `runs`, do not fit at the slot together: one of them must go.
+
+    Engines meet row 4 within a tolerance only. Where a solution exceeds the budget in exact integers by
+    less than that, this row cuts it off; it is implied by row 4.
+    """
+
+    slot: Slot
+    values: frozenset[int]
+    runs: bool
+
+
 def proof_scope(slots: Sequence[Slot]) -> ProofScope:
     """ "order" if every slot is a first computation's (or before a stage), "checkmate" otherwise."""
     return "order" if all(op in (stage, -1) for stage, op in slots) else "checkmate"
@@ -108,6 +121,7 @@ def build_model(
     budget_bytes: int,
     *,
     absent: dict[Slot, frozenset[int]] | None = None,
+    covers: Sequence[Cover] = (),
 ) -> CutModel:
     """The relaxation for `slots` (any order, no duplicates), in O(K (ops + edges)).
 
@@ -122,7 +136,23 @@ def build_model(
     )
     model = CutModel(slots=chosen, scale=scale, budget_bytes=budget_bytes)
     _Builder(lifetimes, model, absent or {}).build()
+    for cover in covers:
+        _add_cover(model, cover)
     return model
+
+
+def _add_cover(model: CutModel, cover: Cover) -> None:
+    k = model.slots.index(cover.slot)
+    columns = [model.kept[k].get(value) for value in cover.values]
+    if cover.runs:
+        columns.append(model.executed[k])
+    if None in columns:
+        return
+    free = sorted({column for column in columns if column is not None and column != ONE})
+    if free:
+        model.program.add_row(free, [1.0] * len(free), lower=-math.inf, upper=len(free) - 1.0)
+    else:
+        model.contradiction = True
 
 
 class _Builder:

@@ -9,13 +9,13 @@ from functools import cached_property
 from remat_solver.bounds import working_set_bound
 from remat_solver.engines.base import Engine, Limits, Outcome
 from remat_solver.formulation.lifetimes import Lifetimes, find_lifetimes
-from remat_solver.formulation.memory_cuts import CutModel, Slot, build_model
+from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
 from remat_solver.plan import ProofScope
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.cleaning import drop_unused, merge_recomputes
 from remat_solver.strategies.refinement import missing_slots, places
-from remat_solver.strategies.sequence import build_schedule, read_decisions
+from remat_solver.strategies.sequence import build_schedule, overfull, read_decisions
 
 
 def memory_cuts(task: Task) -> Found:
@@ -54,6 +54,7 @@ class _Search:
         self.lifetimes: Lifetimes = find_lifetimes(task.graph)
         self.slots: set[Slot] = set()
         self.absent: dict[Slot, frozenset[int]] = {}
+        self.covers: list[Cover] = []
         self.schedule: list[int] | None = None
         self.time_ns = 0
         self.bound_ns = task.graph.total_time_ns
@@ -107,7 +108,9 @@ class _Search:
     def do_round(self) -> bool:
         """One model, one solve, one schedule, new slots. False if nothing is left to try."""
         self.rounds += 1
-        model = build_model(self.lifetimes, tuple(self.slots), self.task.budget_bytes, absent=self.absent)
+        model = build_model(
+            self.lifetimes, tuple(self.slots), self.task.budget_bytes, absent=self.absent, covers=self.covers
+        )
         self.rows, self.columns = model.program.row_count, model.program.column_count
         outcome = self.solve_model(model)
         if outcome.termination == "infeasible":
@@ -117,7 +120,8 @@ class _Search:
         if outcome.x is None:
             self.round_limit_s *= 2
             return not self.task.is_over()
-        schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, read_decisions(model, outcome.x)))
+        decisions = read_decisions(model, outcome.x)
+        schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, decisions))
         timeline = simulate(self.graph, schedule).timeline_bytes
         if max(timeline) <= self.task.budget_bytes:
             self.offer(schedule)
@@ -131,7 +135,11 @@ class _Search:
         self.report("refine")
         new = missing_slots(self.graph, schedule, timeline, self.task.budget_bytes, self.slots, limit=3)
         self.slots.update(new)
-        return bool(new)
+        if new:
+            return True
+        covers = [c for c in overfull(self.graph, decisions, self.task.budget_bytes) if c not in self.covers]
+        self.covers.extend(covers)
+        return bool(covers)
 
     def solve_model(self, model: CutModel) -> Outcome:
         if model.contradiction:

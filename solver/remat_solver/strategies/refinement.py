@@ -31,8 +31,8 @@ def missing_slots(
     """Slots to add to `present`, for at most `limit` stages where the schedule exceeds the budget, worst first.
 
     Steps over the budget are grouped by neighbouring stages; each group gives its worst step's slot,
-    and the first computation's in that stage. If those are present, the other steps of the stage over
-    the budget follow, then the whole stage: in the end every slot is there, and nothing is left to exceed.
+    and the first computation's in that stage. If those are present, others of the stage and of the stages
+    before follow: in the end every slot is there, and nothing is left to exceed.
     """
     groups: list[list[tuple[int, Slot]]] = []
     for slot, bytes_in_use in zip(places(schedule), timeline_bytes, strict=True):
@@ -55,9 +55,22 @@ def missing_slots(
 
 
 def _slots_of_group(group: list[tuple[int, Slot]], present: Collection[Slot], op_count: int) -> list[Slot]:
-    for _, (stage, op) in sorted(group, key=lambda item: (-item[0], item[1])):
-        new = [slot for slot in ((stage, stage), (stage, op)) if slot not in present and op < op_count]
+    """The first of these that are new: the worst step's slot and its stage's, other steps', whole stages.
+
+    A recompute may stand where the model did not mean it: its latest place in index order is then in
+    the stage before. So the search goes backwards, one stage at a time.
+    """
+    by_excess = [slot for _, slot in sorted(group, key=lambda item: (-item[0], item[1])) if slot[0] < op_count]
+    for stage, op in by_excess:
+        new = [slot for slot in dict.fromkeys(((stage, stage), (stage, op))) if slot not in present]
         if new:
-            return list(dict.fromkeys(new))
-    stage = max(group)[1][0]
-    return [(stage, op) for op in range(stage + 1) if (stage, op) not in present]
+            return new
+    for stage, op in by_excess:
+        before = (stage - 1, op)
+        if 0 <= op < stage and before not in present:
+            return [before]
+    for stage in range(by_excess[0][0] if by_excess else op_count - 1, -1, -1):
+        new = [(stage, op) for op in range(stage + 1) if (stage, op) not in present]
+        if new:
+            return new
+    return []

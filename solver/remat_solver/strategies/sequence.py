@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from remat_solver.formulation.lifetimes import Lifetimes
-from remat_solver.formulation.memory_cuts import ONE, CutModel, Slot
+from remat_solver.formulation.memory_cuts import ONE, Cover, CutModel, Slot
+from remat_solver.graph import Graph
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,23 @@ def read_decisions(model: CutModel, x: Sequence[float]) -> list[Decision]:
         )
         for slot, kept, executed in zip(model.slots, model.kept, model.executed, strict=True)
     ]
+
+
+def overfull(graph: Graph, decisions: Sequence[Decision], budget_bytes: int) -> list[Cover]:
+    """The decisions that exceed the budget in exact integers, replay states left out."""
+    covers = []
+    for decision in decisions:
+        stage, op = decision.slot
+        first_computed = stage + 1 if op == stage else stage
+        lasting = {v for v in range(graph.first_value[first_computed]) if graph.is_output[v]}
+        held = decision.kept | lasting
+        running = 0
+        if decision.runs:
+            held |= set(graph.written_by(op))
+            running = graph.ops[op].workspace_bytes
+        if graph.fixed_bytes + running + sum(graph.sizes[value] for value in held) > budget_bytes:
+            covers.append(Cover(slot=decision.slot, values=decision.kept, runs=decision.runs))
+    return covers
 
 
 def build_schedule(lifetimes: Lifetimes, decisions: Sequence[Decision]) -> list[int]:
