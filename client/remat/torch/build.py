@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,7 +29,16 @@ Key = fx.Node | int
 """What a copy is a copy of: a joint node's tensor, or the generator state saved for the op with that index."""
 
 
-def build(joint: JointGraph, schedule: Sequence[int]) -> tuple[fx.GraphModule, fx.GraphModule]:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Built:
+    """The two modules that run a schedule, and how many op runs they hold (views and bookkeeping not counted)."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    runs: int
+
+
+def build(joint: JointGraph, schedule: Sequence[int]) -> Built:
     """The forward and backward modules that run `schedule` (which the referee accepted for `joint.graph`)."""
     return _Builder(joint, schedule).build()
 
@@ -52,8 +62,9 @@ class _Builder:
         self.saved: list[tuple[Key, fx.Node, fx.Node]] = []
         """What crosses: key, the forward's node, the backward's placeholder."""
         self.first_tangent: fx.Node | None = None
+        self.runs = 0
 
-    def build(self) -> tuple[fx.GraphModule, fx.GraphModule]:
+    def build(self) -> Built:
         self._add_placeholders(tangents=False)
         has_run: set[int] = set()
         for index in self.schedule:
@@ -64,7 +75,9 @@ class _Builder:
                 self._run(index, node, is_recompute=index in has_run)
             has_run.add(index)
         gradients = self._resolve_outputs(self.joint.backward_outputs)
-        return self._finish(forward, outputs, gradients)
+        self._finish(forward, outputs, gradients)
+        root = self.joint.module
+        return Built(forward=fx.GraphModule(root, forward), backward=fx.GraphModule(root, self.graph), runs=self.runs)
 
     def _add_placeholders(self, *, tangents: bool) -> None:
         for node in self.joint.module.graph.find_nodes(op="placeholder"):
@@ -93,6 +106,7 @@ class _Builder:
             else:
                 self._save_state(index, device, node)
         made = self._add(node, target, args, kwargs)
+        self.runs += 1
         self._bind(node, made, batch_norm.RECOMPUTED_RESULTS if without_statistics else None)
 
     def _add(self, node: fx.Node, target: Any, args: Any, kwargs: Any) -> fx.Node:
@@ -156,9 +170,7 @@ class _Builder:
         self.copies[key] = received
         return received
 
-    def _finish(
-        self, forward: fx.Graph, outputs: tuple[Any, ...], gradients: tuple[Any, ...]
-    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+    def _finish(self, forward: fx.Graph, outputs: tuple[Any, ...], gradients: tuple[Any, ...]) -> None:
         unchecked = [item for item in self.saved if self._is_unchecked(item[0])]
         checked = [item for item in self.saved if not self._is_unchecked(item[0])]
         for _, kept, received in unchecked:  # AOTAutograd wants these after all others
@@ -174,7 +186,6 @@ class _Builder:
         result.meta["desc"] = [*described[: len(outputs)], *saved, *saved_unchecked]
         result = self.graph.output(gradients)
         result.meta["desc"] = described[len(outputs) :]
-        return fx.GraphModule(self.joint.module, forward), fx.GraphModule(self.joint.module, self.graph)
 
     def _is_unchecked(self, key: Key) -> bool:
         if not isinstance(key, fx.Node):

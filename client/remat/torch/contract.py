@@ -40,10 +40,11 @@ _STATISTICS = ".statistics"
 class JointGraph:
     """A joint graph and its contraction, side by side.
 
-    Op i of `graph` runs `nodes[i]`; None marks the ops that run nothing (the boundary and the owners of
+    `inputs` are the fake tensors that the graph takes in. Op i of `graph` runs `nodes[i]`; None marks the ops that run nothing (the boundary and the owners of
     running statistics). `values` gives the value number of each fx node that names a whole result;
     `random_devices` the generator's device of each random op, by op index; `unchecked` the values that
-    autograd saves without a version check (tensors put on `ctx` by hand).
+    autograd saves without a version check (tensors put on `ctx` by hand). `loss_is_outside` says that some
+    tangent is no scalar: the model returns more than a loss.
     """
 
     graph: Graph
@@ -51,10 +52,12 @@ class JointGraph:
     nodes: tuple[fx.Node | None, ...]
     boundary: int
     values: dict[fx.Node, int]
+    inputs: tuple[torch.Tensor, ...]
     forward_outputs: tuple[Any, ...]
     backward_outputs: tuple[Any, ...]
     random_devices: dict[int, torch.device]
     unchecked: frozenset[int]
+    loss_is_outside: bool
     device: torch.device
 
 
@@ -117,21 +120,21 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
         _add_node(ops, node, frozen, "backward")
     held = _held_to_the_end(ops, outputs, forward_output_count, mutated, tangents)
     ops.pinned.update(held, (ops.owner.get(key) for key in frozen))
-    graph = Graph(
-        ops=tuple(_pin_writers(ops)), outputs=tuple(sorted(held)), name=name, device=ops.device.type
-    )
+    graph = Graph(ops=tuple(_pin_writers(ops)), outputs=tuple(sorted(held)), name=name, device=ops.device.type)
     return JointGraph(
         graph=graph,
         module=module,
         nodes=tuple(ops.nodes),
         boundary=boundary,
         values=ops.values,
+        inputs=tuple(tensor for node in placeholders if not is_tangent(node) for tensor in _results(node)),
         forward_outputs=tuple(outputs[:forward_output_count]),
         backward_outputs=tuple(outputs[forward_output_count:]),
         random_devices=ops.random_devices,
         unchecked=frozenset().union(
             *(found for node, found in ops.reads.items() if node.meta.get("saved_tensor_with_no_vc_check"))
         ),
+        loss_is_outside=any(tensor.numel() > 1 for node in tangents for tensor in _results(node)),
         device=ops.device,
     )
 

@@ -1,0 +1,93 @@
+"""`Backend`: Remat in PyTorch's own words, `torch.compile(model, backend=remat.Backend(budget="8GiB"))`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from remat.torch.allocation import tensors_in
+from remat.torch.contract import JointGraph
+from remat.torch.joint_capture import JointBackend, Modules
+from remat.torch.planning import Measure, Planner, Planning, planner_for
+from remat.torch.question import OnProgress, asking_planner, solve_options
+from remat.torch.record import PlannedGraph
+from remat.torch.resident import model_tensors, resident_bytes
+from remat_solver.plan import Plan
+
+
+class Backend:
+    """A `torch.compile` backend that makes a plan for each training graph, and runs it.
+
+    budget: the highest allowed peak of forward and backward, everything included ("8GiB", "80%" of the
+        store-all peak, or bytes). Instead of it, `max_overhead` ("10%" more time than store-all) asks for the
+        least memory, and `plan` brings plans made before.
+    endpoint: the URL of a solver service; without it the plan is made in this process.
+    optimizer: whose state counts as memory; estimated before its first step.
+    reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
+    solve_fields: further fields of `SolveOptions`, such as `time_limit_s` or `strategy`.
+
+    Use it with `dynamic=False`: each input shape has its own plan.
+    """
+
+    def __init__(
+        self,
+        budget: str | int | None = None,
+        *,
+        max_overhead: str | float | None = None,
+        plan: Plan | Sequence[Plan] | None = None,
+        endpoint: str | None = None,
+        model: nn.Module | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        reserve: int = 0,
+        on_progress: OnProgress | None = None,
+        planner: Planner | None = None,
+        measure: Measure | None = None,
+        **solve_fields: Any,
+    ) -> None:
+        if planner is None and plan is not None:
+            planner = planner_for([plan] if isinstance(plan, Plan) else plan)
+        if planner is None:
+            planner = asking_planner(
+                solve_options(budget, max_overhead, **solve_fields), endpoint=endpoint, on_progress=on_progress
+            )
+        self.model = model
+        self.optimizer = optimizer
+        self.reserve_bytes = reserve
+        self.inputs: Any = None
+        """What the model is being called with, while it is (set by `remat.compile`)."""
+        self._planning = Planning(planner=planner, measure=measure or _measured)
+        self._joint_backend = JointBackend(self._on_joint)
+
+    __name__ = "remat"
+
+    @property
+    def planned(self) -> tuple[PlannedGraph, ...]:
+        """A record of each graph planned so far, in order."""
+        return tuple(self._planning.planned)
+
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+        return self._joint_backend(module, inputs, **options)
+
+    def _on_joint(self, joint: JointGraph, trace_s: float) -> Modules:
+        graph = replace(joint.graph, fixed_bytes=self._fixed_bytes(joint), name=self._name())
+        return self._planning.apply(replace(joint, graph=graph), trace_s=trace_s)
+
+    def _name(self) -> str:
+        return type(self.model).__name__ if self.model is not None else ""
+
+    def _fixed_bytes(self, joint: JointGraph) -> int:
+        """The model's tensors and the batch where they are known, but at least what the graph takes in."""
+        known = [] if self.model is None else [*model_tensors(self.model), *tensors_in(self.inputs)]
+        taken_in = [*joint.inputs, *(tensor.grad for tensor in joint.inputs if tensor.grad is not None)]
+        resident = max(resident_bytes(tensors, self.optimizer, joint.device) for tensors in (known, taken_in))
+        return resident + self.reserve_bytes
+
+
+def _measured(graph: Any) -> Any:
+    from remat.torch.measure import measure
+
+    return measure(graph)

@@ -1,0 +1,66 @@
+"""Dynamo's many exceptions, said in one line: where in the user's code, why, and what to do next."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterable
+
+import torch
+from torch._dynamo import exc
+
+from remat_solver.errors import CaptureError, GraphBreak, RematError
+
+_TORCH_FOLDER = os.path.dirname(torch.__file__)
+_OWN_FOLDER = os.path.dirname(__file__)
+
+
+def explain(error: BaseException) -> RematError | None:
+    """The error of our tree that says what `error` means, or None for what is the user's own affair."""
+    if isinstance(error, RematError):
+        return error
+    if isinstance(error, exc.BackendCompilerFailed):
+        return explain(error.inner_exception)
+    if isinstance(error, exc.FailOnRecompileLimitHit):
+        return CaptureError(
+            "the model was called with more input shapes than Dynamo compiles for.",
+            hint="Pad batches to a few shapes: each shape has its own plan.",
+        )
+    if isinstance(error, (exc.Unsupported, exc.UserError, exc.TorchRuntimeError)):
+        return _graph_break(error)
+    return None
+
+
+def _graph_break(error: exc.TorchDynamoException) -> GraphBreak:
+    reason, advice = _reason(str(getattr(error, "msg", None) or error))
+    where = _where(error)
+    return GraphBreak(
+        f"the model can't be captured as one graph: {reason}, at {where or 'an unknown line'}.",
+        hint=advice or "Move that line out of the model's forward, or write it with tensor operations.",
+        where=where,
+        reason=reason,
+    )
+
+
+def _reason(message: str) -> tuple[str, str]:
+    """Dynamo's headline, and its first piece of advice."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    reason = lines[0].rstrip(".") if lines else "no reason given"
+    explanation = next((line for line in lines if line.startswith("Explanation:")), "")
+    if explanation:
+        reason = f"{reason} ({explanation.removeprefix('Explanation:').strip().rstrip('.')})"
+    advice = next((line for line in lines if line.startswith("Hint:")), "")
+    return reason, advice.removeprefix("Hint:").strip()
+
+
+def _where(error: BaseException) -> str:
+    """The innermost frame of the user's own code, as "file:line"."""
+    stacks: list[Iterable[traceback.FrameSummary]] = [
+        getattr(error, "real_stack", None) or (),
+        traceback.extract_tb(error.__traceback__),
+    ]
+    for stack in stacks:
+        for frame in reversed(list(stack)):
+            if not frame.filename.startswith((_TORCH_FOLDER, _OWN_FOLDER, "<")):
+                return f"{frame.filename}:{frame.lineno}"
+    return ""

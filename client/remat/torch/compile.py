@@ -1,0 +1,125 @@
+"""`compile`, `apply`, `remove`: a plan on a model, and off again. The training loop does not change.
+
+The model stays the same object with the same parameters and `state_dict`; only calling it goes another way,
+through the slot that `nn.Module.compile` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from remat.torch.backend import Backend
+from remat.torch.breaks import explain
+from remat.torch.joint_capture import compiled_call
+from remat.torch.question import OnProgress
+from remat.torch.record import PlannedGraph
+from remat_solver.errors import ApplyError
+from remat_solver.plan import Plan
+
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+class _PlannedCall:
+    """Stands in for the model's call: plans at the first call with a new input shape, then runs the plan."""
+
+    def __init__(self, model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None) -> None:
+        self.model = model
+        self.backend = backend
+        self.compiled = compiled_call(model, backend, loss_fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.backend.inputs = (args, kwargs)
+        try:
+            return self.compiled(*args, **kwargs)
+        except Exception as error:
+            explained = explain(error)
+            if explained is None:
+                raise
+            if not self.backend.planned:
+                remove(self.model)  # nothing is left half-applied: the model is as it was
+            raise explained.with_traceback(None) from None
+        finally:
+            self.backend.inputs = None
+
+
+def compile(  # noqa: A001 (the name that torch.compile taught everyone)
+    model: _Model,
+    *,
+    budget: str | int | None = None,
+    max_overhead: str | float | None = None,
+    plan: Plan | Sequence[Plan] | None = None,
+    endpoint: str | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss_fn: Callable[[Any], Any] | None = None,
+    reserve: int = 0,
+    on_progress: OnProgress | None = None,
+    **solve_fields: Any,
+) -> _Model:
+    """Puts `model` under a memory budget and returns it; plans are made at its first call with each input shape.
+
+    budget: the highest allowed peak of forward and backward, everything included ("8GiB", "80%" of the
+        store-all peak, or bytes). Instead of it, `max_overhead` ("10%" more time than store-all) asks for the
+        least memory, and `plan` brings plans made before.
+    endpoint: the URL of a solver service; without it plans are made in this process.
+    optimizer: whose state counts as memory; estimated before its first step.
+    loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
+    reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
+    solve_fields: further fields of `SolveOptions`, such as `time_limit_s` or `strategy`.
+
+    Raises `InvalidRequest` at once; the first call may raise `GraphBreak`, `InfeasibleBudget`, `NoPlanInTime` or
+    `PlanMismatch`, and then leaves the model as it was.
+    """
+    backend = Backend(
+        budget,
+        max_overhead=max_overhead,
+        plan=plan,
+        endpoint=endpoint,
+        model=model,
+        optimizer=optimizer,
+        reserve=reserve,
+        on_progress=on_progress,
+        **solve_fields,
+    )
+    attach(model, backend, loss_fn)
+    return model
+
+
+def apply(
+    model: _Model,
+    plan: Plan | Sequence[Plan],
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    loss_fn: Callable[[Any], Any] | None = None,
+) -> _Model:
+    """Runs `plan` (one, or one per input shape) on `model` and returns the model.
+
+    A plan fits every graph with the structure it was made for, whatever was measured; another graph raises
+    `PlanMismatch` at the first call, and the model is as it was.
+    """
+    return compile(model, plan=plan, optimizer=optimizer, loss_fn=loss_fn)
+
+
+def remove(model: _Model) -> _Model:
+    """Takes the plan off: the model runs as it did before `compile` or `apply`. Without one, nothing happens."""
+    if isinstance(model._compiled_call_impl, _PlannedCall):
+        model._compiled_call_impl = None
+    return model
+
+
+def planned_graphs(model: nn.Module) -> tuple[PlannedGraph, ...]:
+    """What was planned for `model` so far, one record per input shape; empty before its first call."""
+    call = model._compiled_call_impl
+    return call.backend.planned if isinstance(call, _PlannedCall) else ()
+
+
+def attach(model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None) -> None:
+    """Makes calls of `model` go through `backend`. Raises `ApplyError` if something else compiled it already."""
+    if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, _PlannedCall):
+        raise ApplyError("the model is compiled already.", hint="Give remat the model as it was before torch.compile.")
+    if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
+        raise ApplyError("this is torch.compile's wrapper, not the model.", hint="Give remat the model itself.")
+    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn)

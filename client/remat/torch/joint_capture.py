@@ -1,0 +1,86 @@
+"""The way in: a `torch.compile` backend that hands over each joint graph and runs what it gets back.
+
+Capture and apply both go through it, because PyTorch's exporters order inputs differently and untie tied
+weights. Of PyTorch's private names it needs `aot_autograd` and the output descriptors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from time import perf_counter
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from remat.torch.contract import JointGraph, contract
+from remat.torch.executor import boxed_function
+
+Modules = tuple[fx.GraphModule, fx.GraphModule]
+JointHandler = Callable[[JointGraph, float], Modules]
+"""Takes a contracted joint graph and the seconds that AOTAutograd took to trace it; gives forward and backward."""
+
+MAX_SHAPES = 64
+"""How many input shapes one model may be compiled for."""
+
+
+class JointBackend:
+    """A backend for `torch.compile` that calls `on_joint` for every training graph."""
+
+    __name__ = "remat"
+
+    def __init__(self, on_joint: JointHandler) -> None:
+        self.on_joint = on_joint
+        self._began = 0.0
+        self._compile = aot_autograd(
+            fw_compiler=_forward_function,
+            bw_compiler=_backward_function,
+            inference_compiler=_inference_function,
+            partition_fn=self._partition,
+        )
+
+    def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **_options: Any) -> Callable[..., Any]:
+        self._began = perf_counter()
+        return self._compile(module, inputs)  # type: ignore[no-any-return]
+
+    def _partition(
+        self, joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_hints: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        contracted = contract(joint, forward_output_count=num_fwd_outputs)
+        return self.on_joint(contracted, perf_counter() - self._began)
+
+
+def _forward_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+    return boxed_function(module, label="forward")
+
+
+def _backward_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+    return boxed_function(module, label="backward")
+
+
+def _inference_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+    return boxed_function(module, label="inference")
+
+
+def compiled_call(
+    model: torch.nn.Module, backend: Callable[..., Any], loss_fn: Callable[[Any], Any] | None = None
+) -> Callable[..., Any]:
+    """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        output = model._call_impl(*args, **kwargs)
+        return output if loss_fn is None else loss_fn(output)
+
+    return torch.compile(
+        _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, recompile_limit=MAX_SHAPES
+    )
+
+
+def _with_code_of_its_own(function: FunctionType | Callable[..., Any]) -> Callable[..., Any]:
+    """A copy with a fresh code object: Dynamo files what it compiles under that, and all models share one otherwise."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__, None, function.__closure__
+    )

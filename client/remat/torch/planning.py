@@ -1,0 +1,80 @@
+"""From a joint graph to a plan for it: measure, ask the planner, and keep a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+
+from torch import fx
+
+from remat.torch.build import build
+from remat.torch.contract import JointGraph
+from remat.torch.record import PlannedGraph
+from remat_solver.errors import ApplyError, PlanMismatch
+from remat_solver.graph import Graph
+from remat_solver.plan import Plan
+from remat_solver.simulate import simulate
+
+Planner = Callable[[Graph], Plan]
+Measure = Callable[[Graph], Graph]
+
+
+@dataclass(kw_only=True)
+class Planning:
+    """Turns joint graphs into forward and backward modules; remembers each in `planned`.
+
+    `planner` makes a plan for a measured graph. Equal graphs, recaptured, share one plan.
+    """
+
+    planner: Planner
+    measure: Measure
+    planned: list[PlannedGraph] = field(default_factory=list)
+    known: dict[str, Plan] = field(default_factory=dict)
+
+    def apply(self, joint: JointGraph, *, trace_s: float) -> tuple[fx.GraphModule, fx.GraphModule]:
+        """Measures, plans and builds. Raises whatever the planner raises, and then leaves no record."""
+        start = perf_counter()
+        graph = self.measure(joint.graph)
+        measured = perf_counter()
+        plan = self.known.get(graph.hash) or self.planner(graph)
+        self.known[graph.hash] = plan
+        solved = perf_counter()
+        replay = simulate(graph, plan.schedule)
+        built = build(joint, plan.schedule)
+        runs_planned = sum(joint.nodes[index] is not None for index in plan.schedule)
+        if built.runs != runs_planned:
+            raise ApplyError(f"the schedule asks for {runs_planned} op runs, and {built.runs} were built.")
+        self.planned.append(
+            PlannedGraph(
+                graph=graph,
+                plan=plan,
+                device=joint.device,
+                runs_planned=runs_planned,
+                runs_built=built.runs,
+                predicted_peak_bytes=replay.peak_bytes,
+                loss_is_outside=joint.loss_is_outside,
+                trace_s=trace_s,
+                measure_s=measured - start,
+                solve_s=solved - measured,
+                build_s=perf_counter() - solved,
+            )
+        )
+        return built.forward, built.backward
+
+
+def planner_for(plans: Sequence[Plan]) -> Planner:
+    """Hands out whichever of the given plans was made for the graph; raises `PlanMismatch` if none was."""
+
+    def choose(graph: Graph) -> Plan:
+        for plan in plans:
+            if plan.graph_hash == graph.hash or plan.structure_hash == graph.structure_hash:
+                return plan
+        raise PlanMismatch(
+            f"no plan given is for this graph of {len(graph)} ops (structure {graph.structure_hash[:12]}).",
+            hint="Plan this model at this input shape: capture it, measure it, and solve again.",
+            plan_graph_hash=plans[0].graph_hash if plans else None,
+            graph_hash=graph.hash,
+        )
+
+    return choose

@@ -1,0 +1,57 @@
+"""What to ask the planner, and whom: the embedded solver, or a service at an endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from remat.torch.planning import Planner
+from remat_solver.budget import parse_budget
+from remat_solver.errors import InvalidRequest
+from remat_solver.graph import Graph
+from remat_solver.options import Progress, SolveOptions
+from remat_solver.plan import Plan
+from remat_solver.solve import solve
+
+OnProgress = Callable[[Progress], None]
+
+
+def solve_options(budget: str | int | None, max_overhead: str | float | None, **fields: Any) -> SolveOptions:
+    """The question in the planner's terms; raises `InvalidRequest` when it makes no sense."""
+    if (budget is None) == (max_overhead is None):
+        raise InvalidRequest(
+            "give either a budget or max_overhead (or a plan made before).",
+            hint='For example budget="8GiB", budget="80%" or max_overhead="10%".',
+            field="budget",
+        )
+    if budget is None:
+        assert max_overhead is not None
+        return SolveOptions(max_overhead=_share(max_overhead), **fields)
+    parsed = parse_budget(budget)
+    return SolveOptions(budget_bytes=parsed.budget_bytes, budget_fraction=parsed.budget_fraction, **fields)
+
+
+def asking_planner(options: SolveOptions, *, endpoint: str | None, on_progress: OnProgress | None) -> Planner:
+    """A planner that asks `options` of every graph: in this process, or of the service at `endpoint`."""
+    if endpoint is None:
+        return lambda graph: solve(graph, options, on_progress=on_progress)
+
+    def ask(graph: Graph) -> Plan:
+        from remat.client import Client  # an HTTP client is loaded only by those who use one
+
+        with Client(endpoint) as client:
+            return client.solve(graph, options, on_progress=on_progress)
+
+    return ask
+
+
+def _share(text: str | float) -> float:
+    """Reads "10%" or 0.1."""
+    try:
+        if isinstance(text, str) and text.strip().endswith("%"):
+            return float(text.strip()[:-1]) / 100
+        return float(text)
+    except ValueError:
+        raise InvalidRequest(
+            f"can't read max_overhead {text!r}.", hint='Write "10%" or 0.1.', field="max_overhead"
+        ) from None
