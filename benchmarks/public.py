@@ -1,0 +1,164 @@
+"""python -m benchmarks.public DIR: every public graph of DIR at several budgets, as a table and as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from benchmarks.public_graphs import find_graphs, load_public_graph
+from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
+from remat_solver.graph import Graph
+from remat_solver.options import SolveOptions
+from remat_solver.simulate import simulate, store_all_schedule
+from remat_solver.solve import solve
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One graph at one budget. Fractions are of the store-all time; None where there is no plan."""
+
+    graph: str
+    ops: int
+    budget_fraction: float
+    budget_bytes: int
+    status: str
+    overhead: float | None
+    bound_overhead: float | None
+    gap: float | None
+    solve_s: float
+    engine: str
+    proof_scope: str = ""
+    rounds: int = 0
+    slots: int = 0
+
+
+def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions) -> Row:
+    """Solves `graph` at the fraction of its store-all peak; every ending is a row."""
+    budget_bytes = options.budget_in_bytes(simulate(graph, store_all_schedule(graph)).peak_bytes) or 0
+    start = time.perf_counter()
+    known: dict[str, object] = {"graph": graph.name, "ops": len(graph), "budget_fraction": budget_fraction}
+    known |= {"budget_bytes": budget_bytes, "engine": options.engine}
+    try:
+        plan = solve(graph, options)
+    except (InfeasibleBudget, NoPlanInTime) as error:
+        status = "infeasible" if isinstance(error, InfeasibleBudget) else "no_plan_in_time"
+        scope = error.fields.get("proof_scope") or ""
+        ending = {"status": status, "overhead": None, "bound_overhead": None, "gap": None, "proof_scope": scope}
+    else:
+        ending = {"status": plan.status, "overhead": plan.overhead, "bound_overhead": plan.bound_overhead}
+        ending |= {"gap": plan.gap, "proof_scope": plan.proof_scope}
+        ending |= {"rounds": plan.provenance.rounds, "slots": plan.provenance.slots}
+    return Row(**known, **ending, solve_s=round(time.perf_counter() - start, 4))  # type: ignore[arg-type]
+
+
+def describe_machine() -> dict[str, str]:
+    """Date, processor, cores and versions: what a committed table needs to be read later."""
+    versions = {name: _version(name) for name in ("remat", "pulp", "highspy")}
+    cores = str(os.cpu_count())
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return {"date": date, "cores": cores, "python": platform.python_version(), "machine": _processor(), **versions}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def as_table(rows: list[Row]) -> Table:
+    """The rows for people; overheads and gaps in percent."""
+    table = Table(title="Public graphs")
+    for heading in ("graph", "ops", "budget", "status", "overhead %", "bound %", "gap %", "seconds", "scope"):
+        table.add_column(heading, justify="left" if heading in ("graph", "status", "scope") else "right")
+    for row in rows:
+        figures = [_percent(figure) for figure in (row.overhead, row.bound_overhead, row.gap)]
+        budget = f"{row.budget_fraction:g}"
+        table.add_row(row.graph, str(row.ops), budget, row.status, *figures, f"{row.solve_s:.2f}", row.proof_scope)
+    return table
+
+
+def _percent(fraction: float | None) -> str:
+    return "" if fraction is None else f"{100 * fraction:.3f}"
+
+
+def main() -> int:
+    """The command; exit code 1 if DIR can't be read or a file in it is no public graph."""
+    arguments = _parse_arguments()
+    console = Console(stderr=True)
+    try:
+        graphs = [load_public_graph(path) for path in find_graphs(arguments.directory) if _is_wanted(path, arguments)]
+    except RematError as error:
+        console.print(f"[red]{error}[/]")
+        return 1
+    if not graphs:
+        console.print(f"[red]no graph of {arguments.directory} matches --only {arguments.only}[/]")
+        return 1
+    budgets = [float(budget) for budget in arguments.budgets.split(",")]
+    rows: list[Row] = []
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("", total=len(graphs) * len(budgets))
+        for graph in graphs:
+            for budget in budgets:
+                progress.update(task, description=f"{graph.name[:32]} at {budget:g}")
+                rows.append(measure_row(graph, budget, _options(arguments, budget)))
+                progress.advance(task)
+    Console(width=None if sys.stdout.isatty() else 140).print(as_table(rows))
+    if arguments.json:
+        document = {"machine": describe_machine(), "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.public", description=__doc__)
+    parser.add_argument("directory", type=Path, metavar="DIR", help="folder of public graph files")
+    parser.add_argument("--budgets", default="0.9,0.8,0.7,0.5", help="shares of the store-all peak")
+    parser.add_argument("--engine", default="cbc", choices=("cbc", "highs", "auto"))
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
+    parser.add_argument("--gap", type=float, default=1e-4, help="stop at this gap, a share of the store-all time")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--only", default="", help="only files whose name contains one of these, comma-separated")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    return parser.parse_args()
+
+
+def _is_wanted(path: Path, arguments: argparse.Namespace) -> bool:
+    return any(part in path.name for part in arguments.only.split(","))
+
+
+def _options(arguments: argparse.Namespace, budget: float) -> SolveOptions:
+    return SolveOptions(
+        budget_fraction=budget,
+        gap=arguments.gap,
+        time_limit_s=arguments.time_limit,
+        threads=arguments.threads,
+        engine=arguments.engine,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
