@@ -100,6 +100,12 @@ def record_allocator(marks_prefix: str = "") -> Iterator[AllocatorRecording]:
     _read_events(profiler, recording, marks_prefix)
 
 
+def start_profiler() -> None:
+    """Starts and stops the profiler once: it complains if its first session is not on the thread that loaded it."""
+    with record_allocator():
+        pass
+
+
 def _read_events(profiler: torch.autograd.profiler.profile, recording: AllocatorRecording, marks_prefix: str) -> None:
     results = profiler.kineto_results
     assert results is not None
