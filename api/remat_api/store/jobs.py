@@ -85,7 +85,7 @@ async def add_event(
 ) -> None:
     """Appends to the job's history, as of now or of `moment` (milliseconds)."""
     last = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0) + 1).where(events.c.job_id == job_id)
-    row = {"job_id": job_id, "seq": last.scalar_subquery(), "kind": kind, "body": body}
+    row: dict[str, Any] = {"job_id": job_id, "seq": last.scalar_subquery(), "kind": kind, "body": body}
     row["created_ms"] = now_ms() if moment is None else moment
     await connection.execute(sa.insert(events).values(**row))
 

@@ -1,0 +1,285 @@
+"""The solver service from Python: ask it for plans as `remat.solve` asks this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal
+
+import httpx
+from backports import zstd
+
+from remat.connection import Connection, revive
+from remat.plan_cache import PlanCache
+from remat_solver.errors import InvalidPlan, InvalidRequest, NotFound, RematError, ServiceError
+from remat_solver.files import dump_json, parse_json
+from remat_solver.graph import Graph
+from remat_solver.options import Progress, SolveOptions, plan_key
+from remat_solver.plan import Plan, confirm_plan
+from remat_solver.preparation import resolve_options
+from remat_solver.simulate import simulate, store_all_schedule
+
+QUIET_WAIT_S = 25.0
+"""How long the service may hold a request when nobody watches the progress: below the usual minute of proxies."""
+WATCHED_WAIT_S = 1.0
+COMPRESS_ABOVE_BYTES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteSolve:
+    """How a solve on the service stands. `error` is set once it has failed or was cancelled."""
+
+    id: str
+    state: str
+    key: str
+    source: str
+    queue_position: int | None
+    progress: Progress | None
+    error: RematError | None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Question:
+    """What is asked, with its key and the budget in bytes (None: the objective is memory)."""
+
+    graph: Graph
+    options: SolveOptions
+    key: str
+    budget_bytes: int | None
+
+
+class Client:
+    """A connection to a solver service. Use it as a context manager, or `close` it.
+
+    `endpoint` as in "http://solver:8417" (default: `REMAT_ENDPOINT`); `api_key` (default:
+    `REMAT_API_KEY`). `timeout_s`: how long one answer may take. `retry_for_s`: how long a lost service
+    is tried again before `ServiceUnavailable`; a restart of the service goes unnoticed within it.
+    `plan_cache`: where plans are kept on this machine; None keeps none. `transport` is httpx's.
+    """
+
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        api_key: str | None = None,
+        timeout_s: float = 30.0,
+        retry_for_s: float = 120.0,
+        plan_cache: PlanCache | Literal["default"] | None = "default",
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        endpoint = endpoint or os.environ.get("REMAT_ENDPOINT")
+        if not endpoint:
+            raise InvalidRequest(
+                "no solver service was named.",
+                hint="Give its address, as in Client('http://solver:8417'), or set REMAT_ENDPOINT.",
+                field="endpoint",
+            )
+        self._connection = Connection(
+            endpoint,
+            api_key=api_key or os.environ.get("REMAT_API_KEY"),
+            timeout_s=timeout_s,
+            retry_for_s=retry_for_s,
+            transport=transport,
+        )
+        self._cache = PlanCache() if plan_cache == "default" else plan_cache
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections."""
+        self._connection.close()
+
+    def solve(
+        self,
+        graph: Graph,
+        options: SolveOptions | None = None,
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        **option_fields: Any,
+    ) -> Plan:
+        """The plan that `options` ask for: from this machine's cache, the service's, or a new solve there.
+
+        Raises what `remat.solve` raises, and `ServiceError` where the service is at fault. A lost
+        connection is taken up again; nothing is solved twice. The plan was replayed on `graph` here.
+        """
+        question = _pose(graph, resolve_options(options, option_fields))
+        plan = self._cached(question) or self._known(question)
+        if plan is None:
+            plan = self._solved(question, on_progress, should_stop)
+        return plan
+
+    def submit(self, graph: Graph, options: SolveOptions | None = None, **option_fields: Any) -> RemoteSolve:
+        """Asks and does not wait: look with `get`, fetch with `plan_of`."""
+        return self._submit(_pose(graph, resolve_options(options, option_fields)))
+
+    def get(self, solve_id: str, *, wait_s: float = 0.0) -> RemoteSolve:
+        """How a solve stands, once it is over or after `wait_s` seconds. Raises `NotFound`."""
+        hint = f"The solve goes on there: ask again with the same graph and options to take it up (id {solve_id})."
+        response = self._connection.request("GET", f"/v1/solves/{solve_id}", wait_s=wait_s, hint=hint)
+        return _remote_solve(response)
+
+    def cancel(self, solve_id: str, *, keep: Literal["best", "discard"] = "best") -> RemoteSolve:
+        """Ends a solve with the best plan so far, or with none. Those who asked the same are not disturbed."""
+        response = self._connection.request("POST", f"/v1/solves/{solve_id}/cancel?keep={keep}")
+        return _remote_solve(response)
+
+    def plan_of(self, solve_id: str, graph: Graph) -> Plan:
+        """The plan of a finished solve, replayed on `graph`; raises what the solve ended with."""
+        plan = _read_plan(self._connection.request("GET", f"/v1/solves/{solve_id}/plan"))
+        confirm_plan(graph, plan)
+        return plan
+
+    def _cached(self, question: _Question) -> Plan | None:
+        plan = self._cache.get(question.key) if self._cache else None
+        if plan is None or self._cache is None:
+            return None
+        try:
+            return _confirmed(question, plan)
+        except InvalidPlan:
+            self._cache.drop(question.key)
+            return None
+
+    def _known(self, question: _Question) -> Plan | None:
+        try:
+            response = self._connection.request("GET", f"/v1/plans/{question.key}")
+        except NotFound:
+            return None
+        return self._keep(question, _read_plan(response))
+
+    def _solved(
+        self,
+        question: _Question,
+        on_progress: Callable[[Progress], None] | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> Plan:
+        try:
+            return self._follow(question, on_progress, should_stop)
+        except NotFound:  # the service came back without its memory: ask once more
+            return self._follow(question, on_progress, should_stop)
+
+    def _follow(
+        self,
+        question: _Question,
+        on_progress: Callable[[Progress], None] | None,
+        should_stop: Callable[[], bool] | None,
+    ) -> Plan:
+        solve = self._submit(question)
+        is_watched = on_progress is not None or should_stop is not None
+        longest_s = WATCHED_WAIT_S if is_watched else QUIET_WAIT_S
+        stop_asked, shown = False, None
+        try:
+            while not solve.is_over:
+                if should_stop is not None and not stop_asked and should_stop():
+                    solve, stop_asked = self.cancel(solve.id, keep="best"), True
+                    continue
+                solve = self.get(
+                    solve.id, wait_s=WATCHED_WAIT_S if is_watched else random.uniform(0.7, 1) * QUIET_WAIT_S
+                )
+                if on_progress is not None and solve.progress is not None and solve.progress != shown:
+                    shown = solve.progress
+                    on_progress(shown)
+        except KeyboardInterrupt:
+            self._abandon(solve.id)
+            raise
+        if solve.error is not None:
+            raise solve.error
+        plan = _read_plan(self._connection.request("GET", f"/v1/solves/{solve.id}/plan"))
+        return self._keep(question, plan)
+
+    def _abandon(self, solve_id: str) -> None:
+        try:
+            self.cancel(solve_id, keep="discard")
+        except ServiceError:
+            return  # the user wants to leave, and the service finishes the solve for whoever asks next
+
+    def _submit(self, question: _Question) -> RemoteSolve:
+        document = dump_json(question.graph)
+        graph_id = hashlib.sha256(document).hexdigest()
+        fields = {name: value for name, value in dataclasses.asdict(question.options).items() if value is not None}
+        body = json.dumps({"graph_id": graph_id, **fields}).encode()
+        try:
+            return _remote_solve(self._connection.request("POST", "/v1/solves", content=body))
+        except NotFound:
+            self._upload(graph_id, document)
+        return _remote_solve(self._connection.request("POST", "/v1/solves", content=body))
+
+    def _upload(self, graph_id: str, document: bytes) -> None:
+        headers = {}
+        if len(document) > COMPRESS_ABOVE_BYTES:
+            document, headers = zstd.compress(document), {"Content-Encoding": "zstd"}
+        self._connection.request("PUT", f"/v1/graphs/{graph_id}", content=document, headers=headers)
+
+    def _keep(self, question: _Question, plan: Plan) -> Plan:
+        _confirmed(question, plan)
+        if self._cache is not None and plan.provenance.stopped_by != "caller":
+            self._cache.put(question.key, plan)
+        return plan
+
+
+def _pose(graph: Graph, options: SolveOptions) -> _Question:
+    peak_bytes = simulate(graph, store_all_schedule(graph)).peak_bytes
+    return _Question(
+        graph=graph,
+        options=options,
+        key=plan_key(graph, options, store_all_peak_bytes=peak_bytes),
+        budget_bytes=options.budget_in_bytes(peak_bytes),
+    )
+
+
+def _confirmed(question: _Question, plan: Plan) -> Plan:
+    """The plan, replayed on the asker's own graph and held against what was asked; raises `InvalidPlan`."""
+    confirm_plan(question.graph, plan)
+    if question.budget_bytes is not None and plan.budget_bytes != question.budget_bytes:
+        raise InvalidPlan(
+            f"the plan is for a budget of {plan.budget_bytes} bytes; {question.budget_bytes} were asked for.",
+            hint="Another version of Remat may be at the other end: compare `remat --version` with its /version.",
+        )
+    return plan
+
+
+def _read_plan(response: httpx.Response) -> Plan:
+    return parse_json(Plan, response.content, path=str(response.url))
+
+
+def _remote_solve(response: httpx.Response) -> RemoteSolve:
+    try:
+        view = response.json()
+        return RemoteSolve(
+            id=view["id"],
+            state=view["state"],
+            key=view["key"],
+            source=view["source"],
+            queue_position=view["queue_position"],
+            progress=_progress(view["progress"]) if view["progress"] else None,
+            error=revive(view["error"]) if view["error"] else None,
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ServiceError(
+            f"{response.url} answered with something that is no solve.",
+            hint="Is this the address of a Remat service of this version?",
+            status_code=response.status_code,
+            url=str(response.url),
+        ) from None
+
+
+def _progress(body: dict[str, Any]) -> Progress:
+    """A newer service may report more than this version knows."""
+    return Progress(**{field.name: body[field.name] for field in dataclasses.fields(Progress) if field.name in body})
