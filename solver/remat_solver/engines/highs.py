@@ -17,6 +17,9 @@ from remat_solver.engines.base import Limits, MixedIntegerProgram, Outcome, Stop
 from remat_solver.engines.incumbent import accept_incumbent
 from remat_solver.errors import EngineFailed, EngineMissing
 
+_ENUMERATION_RULE = 1 << 16
+"""A presolve rule that came with HiGHS 1.16 and in 1.16.0 calls feasible programs infeasible (dense Checkmate on
+5 ops; CBC, brute force and HiGHS without the rule agree that it is feasible)."""
 _TOLERANCE = 1e-6
 """HiGHS's own: bounds are believed up to this much (absolute, and per unit of objective)."""
 
@@ -102,6 +105,8 @@ class _Run:
             "threads": 1,
             "parallel": "off",
         }
+        if (self._highspy.HIGHS_VERSION_MAJOR, self._highspy.HIGHS_VERSION_MINOR) >= (1, 16):
+            options["presolve_rule_off"] = _ENUMERATION_RULE
         for option, value in options.items():
             highs.setOptionValue(option, value)
         if self._should_stop is not None:
@@ -139,7 +144,8 @@ class _Run:
         statuses = self._highspy.HighsModelStatus
         status = highs.getModelStatus()
         info = highs.getInfo()
-        if status in (statuses.kInfeasible, statuses.kUnboundedOrInfeasible) and self._is_bounded():
+        is_infeasible = status == statuses.kUnboundedOrInfeasible and self._is_bounded()
+        if status == statuses.kInfeasible or is_infeasible:
             return Outcome(termination="infeasible", bound=math.inf, wall_s=wall_s)
         if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt, statuses.kHighsInterrupt):
             raise EngineFailed(f"HiGHS ended as {highs.modelStatusToString(status)!r}.", engine="highs")
@@ -164,7 +170,10 @@ class _Run:
         )
 
     def _is_bounded(self) -> bool:
-        return all(map(math.isfinite, self._program.lower)) and all(map(math.isfinite, self._program.upper))
+        """Whether no column can lower the objective for ever."""
+        program = self._program
+        columns = zip(program.cost, program.lower, program.upper, strict=True)
+        return all(math.isfinite(low if cost > 0 else high) for cost, low, high in columns if cost)
 
     def _check_price(self, priced: float, reported: float) -> None:
         scale = max(1.0, sum(map(abs, self._program.cost)))

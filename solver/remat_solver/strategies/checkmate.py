@@ -1,0 +1,87 @@
+"""The reference strategy: Checkmate's own program in one piece (see `formulation.checkmate`). Slow beyond ~200 ops."""
+
+from __future__ import annotations
+
+import math
+
+from remat_solver.bounds import working_set_bound
+from remat_solver.engines.base import Limits, Outcome
+from remat_solver.errors import EngineFailed
+from remat_solver.formulation.checkmate import DenseModel, build_dense
+from remat_solver.formulation.lifetimes import find_lifetimes
+from remat_solver.simulate import simulate
+from remat_solver.strategies.base import Found, Task
+from remat_solver.strategies.cleaning import drop_unused
+
+_MOST_RETRIES = 3
+
+
+def checkmate(task: Task) -> Found:
+    """Solves the dense program once; the proof holds for Checkmate's class of schedules.
+
+    Engines keep rows up to about 1e-6. Should a schedule exceed the budget by that, the program is
+    solved again with as much less memory; the bound stays that of the first.
+    Raises `InfeasibleBudget` with its proof, `NoPlanInTime`, `SolveCancelled` or an `EngineError`.
+    """
+    bound_bytes = working_set_bound(task.graph)
+    if task.budget_bytes < bound_bytes:
+        raise task.infeasible(proof_scope="order", below_bytes=bound_bytes)
+    lifetimes = find_lifetimes(task.graph)
+    engine = task.find_engine()
+    bound_ns = task.graph.total_time_ns
+    room_bytes = task.budget_bytes
+    for attempt in range(_MOST_RETRIES):
+        model = _build(task, room_bytes)
+        outcome = _solve(task, model)
+        if attempt == 0:
+            if outcome.termination == "infeasible":
+                raise task.infeasible(proof_scope="checkmate")
+            bound_ns = max(bound_ns, _bound_ns(task, model, outcome))
+        if outcome.x is None:
+            raise task.no_plan()
+        schedule = drop_unused(lifetimes, model.schedule(outcome.x))
+        excess = simulate(task.graph, schedule).peak_bytes - task.budget_bytes
+        if excess <= 0:
+            return Found(
+                schedule=tuple(schedule),
+                bound_ns=bound_ns,
+                proof_scope="checkmate",
+                engine=engine.name,
+                engine_version=engine.version(),
+                rounds=attempt + 1,
+                rows=model.program.row_count,
+                columns=model.program.column_count,
+                stopped_by="" if outcome.termination == "optimal" else task.stopped_by() or "time limit",
+            )
+        room_bytes -= excess
+    raise EngineFailed(
+        f"{engine.name} keeps returning schedules above the budget.", hint="Try the other engine.", engine=engine.name
+    )
+
+
+def _build(task: Task, budget_bytes: int) -> DenseModel:
+    return build_dense(task.graph, budget_bytes, absent=task.absent_at_boundary, boundary=task.boundary)
+
+
+def _solve(task: Task, model: DenseModel) -> Outcome:
+    limits = Limits(
+        time_limit_s=task.remaining_s(),
+        absolute_gap=task.options.gap * task.graph.total_time_ns / model.time_unit,
+        threads=task.options.threads,
+    )
+
+    def report(objective: float, bound: float) -> None:
+        total = task.graph.total_time_ns
+        incumbent = total + round(objective * model.time_unit) if math.isfinite(objective) else None
+        floor = total + math.floor(max(bound, 0.0) * model.time_unit) if math.isfinite(bound) else total
+        task.report(bound_ns=floor, incumbent_ns=incumbent, stage="dense")
+
+    return task.find_engine().solve(model.program, limits, should_stop=task.stop_requested, on_incumbent=report)
+
+
+def _bound_ns(task: Task, model: DenseModel, outcome: Outcome) -> int:
+    """The bound in whole ns: times are whole, so that it may be rounded up, once the engines' tolerance is off."""
+    if not math.isfinite(outcome.bound):
+        return 0
+    total = task.graph.total_time_ns
+    return total + math.ceil(outcome.bound * model.time_unit - 1e-6 * total)
