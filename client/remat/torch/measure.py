@@ -209,7 +209,6 @@ def _environment(device: torch.device) -> str:
         torch.backends.cudnn.deterministic,
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.backends.mkldnn.is_available(),
     ]
     return "|".join([_FORMAT, describe_device(device), torch.__version__, *map(str, settings)])
 
