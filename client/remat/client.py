@@ -190,9 +190,7 @@ class Client:
                 if should_stop is not None and not stop_asked and should_stop():
                     solve, stop_asked = self.cancel(solve.id, keep="best"), True
                     continue
-                solve = self.get(
-                    solve.id, wait_s=WATCHED_WAIT_S if is_watched else random.uniform(0.7, 1) * QUIET_WAIT_S
-                )
+                solve = self.get(solve.id, wait_s=random.uniform(0.7, 1) * longest_s)
                 if on_progress is not None and solve.progress is not None and solve.progress != shown:
                     shown = solve.progress
                     on_progress(shown)

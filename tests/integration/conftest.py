@@ -1,0 +1,36 @@
+"""Services for the tests in this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remat.client import Client
+from tests.integration.solver_service import SolverService
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
+    """One running service for a module's tests."""
+    running = SolverService(tmp_path_factory.mktemp("service"))
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def fresh_service(tmp_path: Path) -> Iterator[SolverService]:
+    """A running service of the test's own, to be killed and restarted."""
+    running = SolverService(tmp_path)
+    running.start()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def client(service: SolverService) -> Iterator[Client]:
+    """A client without a disk cache, so that every question reaches the service."""
+    with Client(service.url, plan_cache=None) as asking:
+        yield asking

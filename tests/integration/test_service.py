@@ -1,0 +1,155 @@
+"""The SDK against the real service over real HTTP: the answers are those of a local solve."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+
+import remat
+from remat.client import Client
+from remat.plan_cache import PlanCache
+from remat_solver.errors import InfeasibleBudget, InvalidPlan, InvalidRequest, NoPlanInTime, PlanMismatch
+from remat_solver.files import dump_json
+from remat_solver.options import Progress, matching_ops
+from remat_solver.plan import Plan
+from tests.integration.solver_service import SolverService
+from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
+
+
+def question_of(plan: Plan) -> tuple[object, ...]:
+    """What two plans for the same question must share (how long the solve took apart)."""
+    return plan.schedule, plan.budget_bytes, plan.peak_bytes, plan.time_ns, plan.bound_ns, plan.status
+
+
+def test_the_service_gives_the_plan_of_a_local_solve(client: Client) -> None:
+    graph = uneven_chain(QUICK_OPS)
+    seen: list[Progress] = []
+    plan = client.solve(graph, budget_fraction=0.6, on_progress=seen.append)
+    assert question_of(plan) == question_of(remat.solve(graph, budget_fraction=0.6))
+    assert seen
+    assert seen[-1].incumbent_ns == plan.time_ns
+
+
+def test_a_second_client_finds_the_plan_by_its_key(service: SolverService) -> None:
+    graph = uneven_chain(QUICK_OPS, seed=1)
+    with Client(service.url, plan_cache=None) as first:
+        plan = first.solve(graph, budget_fraction=0.7)
+    before = _solve_count(service)
+    with Client(service.url, plan_cache=None) as second:
+        assert second.solve(graph, budget_fraction=0.7) == plan
+    assert _solve_count(service) == before
+
+
+def test_an_infeasible_budget_is_the_same_error_as_locally_and_is_remembered(
+    client: Client, service: SolverService
+) -> None:
+    graph = uneven_chain(QUICK_OPS, seed=2)
+    with pytest.raises(InfeasibleBudget) as local:
+        remat.solve(graph, budget_fraction=0.05)
+    for _ in range(2):
+        with pytest.raises(InfeasibleBudget) as remote:
+            client.solve(graph, budget_fraction=0.05)
+        assert remote.value.fields == local.value.fields
+    smaller = client.submit(graph, budget_fraction=0.04)
+    assert (smaller.state, smaller.source) == ("failed", "cache")
+    assert isinstance(smaller.error, InfeasibleBudget)
+
+
+def test_running_out_of_time_without_a_plan_is_its_own_error_and_is_not_remembered(client: Client) -> None:
+    graph = uneven_chain(SLOW_OPS, seed=3)
+    for _ in range(2):
+        with pytest.raises(NoPlanInTime) as failure:
+            client.solve(graph, budget_fraction=0.25, time_limit_s=0.3, gap=0.0)
+        assert failure.value.time_limit_s == pytest.approx(0.3)
+    assert client.submit(graph, budget_fraction=0.25, time_limit_s=0.3, gap=0.0).source == "solve"
+
+
+def test_a_proven_plan_answers_the_budgets_that_it_implies(client: Client) -> None:
+    graph = uneven_chain(QUICK_OPS, seed=4)
+    plan = client.solve(graph, budget_fraction=0.6)
+    assert plan.peak_bytes < plan.budget_bytes
+    implied = client.submit(graph, budget_bytes=plan.peak_bytes, gap=0.01, time_limit_s=7.0)
+    assert (implied.state, implied.source) == ("done", "cache")
+    assert client.plan_of(implied.id, graph).budget_bytes == plan.peak_bytes
+    assert client.submit(graph, budget_bytes=plan.peak_bytes - 1).source == "solve"
+
+
+def test_pins_are_names_of_the_graph_that_was_sent(client: Client) -> None:
+    """Two graphs that differ in names alone are one planning problem, but pins mean different ops in them."""
+    graph = uneven_chain(QUICK_OPS, seed=5)
+    renamed = [remat.Op(**{**_fields(op), "name": f"x{index}"}) for index, op in enumerate(graph.ops)]
+    other = remat.Graph(**{**_fields(graph), "ops": tuple(renamed)})
+    assert other.hash == graph.hash
+    assert question_of(client.solve(graph, budget_fraction=0.7)) == question_of(
+        client.solve(other, budget_fraction=0.7)
+    )
+    pinned = client.solve(graph, budget_fraction=0.7, keep=("f1?",))
+    assert {pinned.run_counts[op] for op in matching_ops(graph, ("f1?",))} == {1}
+    with pytest.raises(InvalidRequest, match="no op's name matches"):
+        client.solve(other, budget_fraction=0.7, keep=("f1?",))
+
+
+def test_the_disk_cache_answers_without_the_service(fresh_service: SolverService, tmp_path: Path) -> None:
+    graph, cache = uneven_chain(QUICK_OPS, seed=6), PlanCache(tmp_path / "cache")
+    with Client(fresh_service.url, plan_cache=cache) as asking:
+        plan = asking.solve(graph, budget_fraction=0.6)
+        fresh_service.stop()
+        assert asking.solve(graph, budget_fraction=0.6) == plan
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign"])
+def test_a_bad_file_in_the_disk_cache_is_dropped(service: SolverService, tmp_path: Path, damage: str) -> None:
+    graph, cache = uneven_chain(QUICK_OPS, seed=7), PlanCache(tmp_path)
+    with Client(service.url, plan_cache=cache) as asking:
+        plan = asking.solve(graph, budget_fraction=0.6)
+        (kept,) = (tmp_path / "plans").iterdir()
+        if damage == "truncated":
+            kept.write_bytes(kept.read_bytes()[:50])
+        else:
+            remat.save(remat.solve(uneven_chain(QUICK_OPS, seed=8), budget_fraction=0.6), kept)
+        assert asking.solve(graph, budget_fraction=0.6) == plan
+
+
+def test_a_plan_for_another_graph_is_refused() -> None:
+    graph, other = uneven_chain(QUICK_OPS, seed=9), uneven_chain(QUICK_OPS, seed=10)
+    with pytest.raises(PlanMismatch):
+        _client_of_a_service_that_says(remat.solve(other, budget_fraction=0.6)).solve(graph, budget_fraction=0.6)
+
+
+def test_a_plan_for_another_budget_is_refused() -> None:
+    graph = uneven_chain(QUICK_OPS, seed=9)
+    with pytest.raises(InvalidPlan, match="budget"):
+        _client_of_a_service_that_says(remat.solve(graph, budget_fraction=0.9)).solve(graph, budget_fraction=0.6)
+
+
+def test_stop_and_keep_best(client: Client) -> None:
+    graph = uneven_chain(SLOW_OPS)
+    found = threading.Event()
+
+    def on_progress(progress: Progress) -> None:
+        if progress.incumbent_ns is not None:
+            found.set()
+
+    plan = client.solve(graph, budget_fraction=0.3, gap=0.0, on_progress=on_progress, should_stop=found.is_set)
+    assert found.is_set()
+    assert plan.provenance.stopped_by == "caller"
+    assert plan.peak_bytes <= plan.budget_bytes
+    again = client.submit(graph, budget_fraction=0.3, gap=0.0)
+    assert again.source == "solve"  # a plan cut short answers its caller alone
+    assert client.cancel(again.id, keep="discard").state == "cancelled"
+
+
+def _client_of_a_service_that_says(plan: Plan) -> Client:
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=dump_json(plan)))
+    return Client("http://service", plan_cache=None, transport=transport)
+
+
+def _solve_count(service: SolverService) -> int:
+    return len(httpx.get(f"{service.url}/v1/solves", params={"limit": 200}).json()["solves"])
+
+
+def _fields(value: object) -> dict[str, object]:
+    return {name: getattr(value, name) for name in value.__dataclass_fields__}  # type: ignore[attr-defined]

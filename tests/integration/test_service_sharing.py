@@ -1,0 +1,102 @@
+"""Many ask the same: one solve, every asker answered, and nobody can take it from the others."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from remat.client import Client
+from remat_solver.errors import JobCancelled
+from remat_solver.plan import Plan
+from tests.integration.solver_service import SolverService
+from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
+
+RANKS = 120
+
+
+def test_identical_requests_at_once_are_solved_once(fresh_service: SolverService) -> None:
+    graph = uneven_chain(500)
+
+    def ask(_: int) -> Plan:
+        with Client(fresh_service.url, plan_cache=None) as client:
+            return client.solve(graph, budget_fraction=0.8)
+
+    with ThreadPoolExecutor(RANKS) as pool:
+        plans = list(pool.map(ask, range(RANKS)))
+    assert len(plans) == RANKS
+    assert len(set(plans)) == 1
+    listed = httpx.get(f"{fresh_service.url}/v1/solves", params={"limit": 200}).json()["solves"]
+    assert {solve["state"] for solve in listed} == {"done"}
+    assert [solve["source"] for solve in listed].count("solve") == 1
+
+
+def test_one_askers_cancel_leaves_the_solve_to_the_others(service: SolverService, client: Client) -> None:
+    graph = uneven_chain(SLOW_OPS)
+    question = {"budget_fraction": 0.4, "gap": 0.0}
+    first, second = client.submit(graph, **question), client.submit(graph, **question)
+    assert (first.source, second.source) == ("solve", "joined")
+    cancelled = client.cancel(first.id, keep="discard")
+    assert cancelled.state == "cancelled"
+    assert isinstance(cancelled.error, JobCancelled)
+    while not (ended := client.get(second.id, wait_s=20)).is_over:
+        pass
+    assert ended.state == "done"
+    events = httpx.get(f"{service.url}/v1/solves/{first.id}/events").text
+    assert events.rstrip().splitlines()[-2] == "event: cancelled"
+
+
+def test_the_solve_ends_with_its_last_asker(client: Client) -> None:
+    graph = uneven_chain(SLOW_OPS, seed=1)
+    question = {"budget_fraction": 0.3, "gap": 0.0, "time_limit_s": 300.0}
+    first, second = client.submit(graph, **question), client.submit(graph, **question)
+    client.cancel(first.id, keep="discard")
+    client.cancel(second.id, keep="discard")
+    after = client.submit(uneven_chain(QUICK_OPS), budget_fraction=0.6)
+    while not (ended := client.get(after.id, wait_s=20)).is_over:  # the only worker is free again
+        pass
+    assert ended.state == "done"
+
+
+def test_queued_solves_know_their_place_and_priority_goes_first(service: SolverService, client: Client) -> None:
+    blocker = client.submit(uneven_chain(SLOW_OPS, seed=2), budget_fraction=0.3, gap=0.0, time_limit_s=300.0)
+    while client.get(blocker.id).state != "running":
+        pass
+    waiting = [client.submit(uneven_chain(QUICK_OPS, seed=seed), budget_fraction=0.6) for seed in (11, 12)]
+    assert [client.get(solve.id).queue_position for solve in waiting] == [1, 2]
+    urgent = httpx.post(
+        f"{service.url}/v1/solves",
+        json={"graph_id": _graph_id(service, waiting[0].id), "budget_fraction": 0.7, "priority": 5},
+    ).json()
+    assert client.get(urgent["id"]).queue_position == 1
+    client.cancel(blocker.id, keep="discard")
+    while not client.get(waiting[1].id, wait_s=20).is_over:
+        pass
+    order = [_solve(service, solve_id)["started_at"] for solve_id in (urgent["id"], waiting[0].id, waiting[1].id)]
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("last_event_id", [0, 2])
+def test_events_are_replayed_from_where_a_reader_left_off(
+    service: SolverService, client: Client, last_event_id: int
+) -> None:
+    solve = client.submit(uneven_chain(QUICK_OPS, seed=20 + last_event_id), budget_fraction=0.6)
+    url = f"{service.url}/v1/solves/{solve.id}/events"
+    text = httpx.get(url, headers={"Last-Event-ID": str(last_event_id)}, timeout=60).text
+    numbers = [int(line[4:]) for line in text.splitlines() if line.startswith("id: ")]
+    kinds = [line[7:] for line in text.splitlines() if line.startswith("event: ")]
+    assert numbers == list(range(last_event_id + 1, last_event_id + 1 + len(numbers)))
+    assert kinds[-1] == "done"
+    assert ("queued" in kinds) == (last_event_id == 0)
+    assert httpx.get(url, headers={"Last-Event-ID": str(numbers[-1])}).status_code == 204
+
+
+def _graph_id(service: SolverService, solve_id: str) -> str:
+    found: str = _solve(service, solve_id)["graph_id"]
+    return found
+
+
+def _solve(service: SolverService, solve_id: str) -> dict[str, str]:
+    found: dict[str, str] = httpx.get(f"{service.url}/v1/solves/{solve_id}").json()
+    return found
