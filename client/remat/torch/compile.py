@@ -29,6 +29,7 @@ class _PlannedCall:
     def __init__(self, model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None) -> None:
         self.model = model
         self.backend = backend
+        self.loss_fn = loss_fn
         self.compiled = compiled_call(model, backend, loss_fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -114,6 +115,12 @@ def planned_graphs(model: nn.Module) -> tuple[PlannedGraph, ...]:
     """What was planned for `model` so far, one record per input shape; empty before its first call."""
     call = model._compiled_call_impl
     return call.backend.planned if isinstance(call, _PlannedCall) else ()
+
+
+def planned_loss_fn(model: nn.Module) -> Callable[[Any], Any] | None:
+    """The loss function that was planned with `model`, which then returns the loss; None without one."""
+    call = model._compiled_call_impl
+    return call.loss_fn if isinstance(call, _PlannedCall) else None
 
 
 def attach(model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None) -> None:
