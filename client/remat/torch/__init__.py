@@ -2,7 +2,7 @@
 
 from remat.torch.backend import Backend
 from remat.torch.capture import capture
-from remat.torch.compile import apply, compile, planned_graphs, remove
+from remat.torch.compile import apply, compile, planned_graphs, remove  # noqa: A004
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
 
