@@ -104,9 +104,7 @@ class GraphReport:
         if self.costs_are_estimates:
             facts.append(("note", "some costs are estimates: the log names the ops that could not be measured"))
         if self.loss_is_outside:
-            facts.append(
-                ("note", "the loss is computed outside the model, so its memory is not planned: give loss_fn=")
-            )
+            facts.append(("note", "the loss is computed outside the model, so its memory is not planned: loss_fn="))
         return facts
 
     def _saved_table(self) -> Table:
@@ -220,9 +218,8 @@ def saved_values(graph: Graph, schedule: tuple[int, ...]) -> list[SavedValue]:
             saved.update(value for value in graph.ops[op].reads if made_before.get(value))
         for value in graph.written_by(op):
             made_before[value] = step < split
-    return [
-        SavedValue(
-            name=graph.values[value].name or graph.ops[graph.producer[value]].name, size_bytes=graph.sizes[value]
-        )
-        for value in sorted(saved)
-    ]
+    return [SavedValue(name=_value_name(graph, value), size_bytes=graph.sizes[value]) for value in sorted(saved)]
+
+
+def _value_name(graph: Graph, value: int) -> str:
+    return graph.values[value].name or graph.ops[graph.producer[value]].name
