@@ -61,6 +61,15 @@ def check_pins(task: Task, schedule: Sequence[int]) -> None:
         latest[op] = step
 
 
+def keeps_pins(task: Task, schedule: Sequence[int]) -> bool:
+    """Whether a schedule that can run keeps the pins of the task."""
+    try:
+        check_pins(task, schedule)
+    except InvalidPlan:
+        return False
+    return True
+
+
 def _boundary(graph: Graph) -> int:
     for index, op in enumerate(graph.ops):
         if op.phase == "backward":

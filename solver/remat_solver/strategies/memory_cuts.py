@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,12 +12,19 @@ from remat_solver.bounds import working_set_bound
 from remat_solver.engines.base import Engine, Limits, Outcome
 from remat_solver.formulation.lifetimes import Lifetimes, find_lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
+from remat_solver.pins import keeps_pins
 from remat_solver.plan import ProofScope
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.strategies.base import Found, Task
-from remat_solver.strategies.cleaning import drop_unused, merge_recomputes
+from remat_solver.strategies.cleaning import drop_unused
+from remat_solver.strategies.fitting import RULES
+from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.refinement import missing_slots, places
 from remat_solver.strategies.sequence import build_schedule, overfull, read_decisions
+
+
+_SMALL = 1500
+"""Up to so many ops the first model is solved sooner than heuristics could help."""
 
 
 def memory_cuts(task: Task) -> Found:
@@ -55,14 +64,14 @@ class _Search:
         self.slots: set[Slot] = set()
         self.absent: dict[Slot, frozenset[int]] = {}
         self.covers: list[Cover] = []
-        self.schedule: list[int] | None = None
-        self.time_ns = 0
+        self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.bound_ns = task.graph.total_time_ns
         self.bound_scope: ProofScope = "order"
         self.rounds = 0
         self.rows = 0
         self.columns = 0
-        self.round_limit_s = 2.0
+        self.has_seeds = False
+        self.round_limit_s = 0.8
 
     @cached_property
     def engine(self) -> Engine:
@@ -74,15 +83,17 @@ class _Search:
             raise self.task.infeasible(proof_scope="order", below_bytes=bound)
         store_all = simulate(self.graph, store_all_schedule(self.graph))
         if store_all.peak_bytes <= self.task.budget_bytes and not self.task.absent_at_boundary:
-            self.schedule = list(store_all_schedule(self.graph))
-            self.time_ns = store_all.time_ns
+            self.best.offer(store_all_schedule(self.graph), should_stop=self.task.is_over)
             return self.found("")
         self.slots.add((store_all.peak_step, store_all.peak_step))
         self.add_boundary()
+        self.take_known()
+        if len(self.graph) > _SMALL:
+            self.seed()
         while not self.is_closed() and not self.task.is_over():
             if not self.do_round():
                 break
-        if self.schedule is None:
+        if self.best.schedule is None:
             raise self.task.no_plan()
         return self.found("" if self.is_closed() else self.task.stopped_by())
 
@@ -93,17 +104,38 @@ class _Search:
             self.absent[slot] = frozenset(barred)
             self.slots.add(slot)
 
+    def take_known(self) -> None:
+        """Offers the schedules that other solves of this graph found."""
+        for schedule in self.knowledge.schedules:
+            if self.best.fits(schedule):
+                self.best.offer(schedule, should_stop=self.task.is_over)
+
+    def seed(self) -> None:
+        """First schedules, by evictions from store-all, within a tenth of the time."""
+        self.has_seeds = True
+        stop_s = time.monotonic() + self.task.remaining_s() / 10
+        store_all = store_all_schedule(self.graph)
+        for rule in RULES[1:4]:
+            self.best.offer_fitted(store_all, (rule,), should_stop=lambda: self.is_past(stop_s))
+            self.report("seed")
+
+    def is_past(self, moment_s: float) -> bool:
+        return time.monotonic() >= moment_s or self.task.is_over()
+
+    def is_allowed(self, schedule: Sequence[int]) -> bool:
+        return not self.task.absent_at_boundary or keeps_pins(self.task, schedule)
+
     def check_target(self) -> None:
         if self.target_ns is not None and self.bound_ns > self.target_ns:
             raise self.task.infeasible(proof_scope=self.bound_scope)
 
     def is_closed(self) -> bool:
         """Whether the best schedule is within the asked gap of the bound."""
-        if self.schedule is None:
+        if self.best.schedule is None:
             return False
-        if self.target_ns is not None and self.time_ns <= self.target_ns:
+        if self.target_ns is not None and self.best.time_ns <= self.target_ns:
             return True
-        return self.time_ns - self.bound_ns <= self.task.options.gap * self.graph.total_time_ns
+        return self.best.time_ns - self.bound_ns <= self.task.options.gap * self.graph.total_time_ns
 
     def do_round(self) -> bool:
         """One model, one solve, one schedule, new slots. False if nothing is left to try."""
@@ -118,13 +150,15 @@ class _Search:
         self.raise_bound(model, outcome.bound)
         self.check_target()
         if outcome.x is None:
+            if not self.has_seeds:
+                self.seed()
             self.round_limit_s *= 2
             return not self.task.is_over()
         decisions = read_decisions(model, outcome.x)
         schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, decisions))
         timeline = simulate(self.graph, schedule).timeline_bytes
         if max(timeline) <= self.task.budget_bytes:
-            self.offer(schedule)
+            self.best.offer(schedule, should_stop=self.task.is_over)
             self.report("fits")
             if self.is_closed():
                 return True
@@ -132,7 +166,12 @@ class _Search:
                 self.round_limit_s *= 2
                 return True
             return self.refine_mismatch(schedule)
+        self.best.offer_fitted(schedule, RULES[1:3], should_stop=self.task.is_over)
+        if not self.has_seeds:
+            self.seed()
         self.report("refine")
+        if self.is_closed():
+            return True
         new = missing_slots(self.graph, schedule, timeline, self.task.budget_bytes, self.slots, limit=3)
         self.slots.update(new)
         if new:
@@ -160,13 +199,6 @@ class _Search:
             self.bound_ns = bound_ns
             self.bound_scope = model.proof_scope
 
-    def offer(self, schedule: list[int]) -> None:
-        """Takes a schedule that fits as the best one if it is."""
-        merged = merge_recomputes(self.lifetimes, schedule, self.task.budget_bytes)
-        time_ns = sum(self.graph.ops[op].time_ns for op in merged)
-        if self.schedule is None or time_ns < self.time_ns:
-            self.schedule, self.time_ns = merged, time_ns
-
     def refine_mismatch(self, schedule: list[int]) -> bool:
         """Adds slots around recomputes that the objective did not pay for (trigger b)."""
         new: list[Slot] = []
@@ -181,17 +213,17 @@ class _Search:
     def report(self, stage: str) -> None:
         self.task.report(
             bound_ns=self.bound_ns,
-            incumbent_ns=self.time_ns if self.schedule is not None else None,
+            incumbent_ns=self.best.time_ns if self.best.schedule is not None else None,
             slots=len(self.slots),
             stage=stage,
         )
 
     def found(self, stopped_by: str) -> Found:
-        assert self.schedule is not None
+        assert self.best.schedule is not None
         used_engine = self.rounds > 0
         return Found(
-            schedule=tuple(self.schedule),
-            bound_ns=min(self.bound_ns, self.time_ns),
+            schedule=tuple(self.best.schedule),
+            bound_ns=min(self.bound_ns, self.best.time_ns),
             proof_scope=self.bound_scope,
             engine=self.engine.name if used_engine else "",
             engine_version=self.engine.version() if used_engine else "",
