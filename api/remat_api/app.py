@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import fcntl
 import importlib.metadata
-import logging
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -26,10 +25,8 @@ from remat_api.store.database import Database, migrate
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore
 from remat_api.store.solves import SolveStore
-from remat_solver.engines import engine_named
-from remat_solver.errors import EngineError, InvalidRequest
+from remat_solver.errors import InvalidRequest
 
-log = logging.getLogger(__name__)
 DESCRIPTION = "Optimal rematerialization plans for training graphs: the least time within a memory budget, proven."
 
 
@@ -61,7 +58,7 @@ async def running_service(settings: Settings) -> AsyncIterator[Service]:
     with _data_dir_lock(settings):
         if settings.uses_sqlite:
             await asyncio.to_thread(migrate, settings.sqlalchemy_url)
-        service = _assemble(settings, await asyncio.to_thread(_find_engine))
+        service = _assemble(settings)
         await service.engine.start()
         try:
             yield service
@@ -70,7 +67,7 @@ async def running_service(settings: Settings) -> AsyncIterator[Service]:
             await service.database.close()
 
 
-def _assemble(settings: Settings, engine_version: str) -> Service:
+def _assemble(settings: Settings) -> Service:
     database = Database(settings.sqlalchemy_url)
     blobs = BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
     graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
@@ -103,18 +100,7 @@ def _assemble(settings: Settings, engine_version: str) -> Service:
         solves=SolveStore(database),
         hub=hub,
         engine=engine,
-        engine_version=engine_version,
     )
-
-
-def _find_engine() -> str:
-    """Name and version of the default MIP engine; "" if it is missing."""
-    engine = engine_named("cbc")
-    try:
-        return f"{engine.name} {engine.version()}"
-    except EngineError:
-        log.exception("the MIP engine can't be found")
-        return ""
 
 
 @contextlib.contextmanager

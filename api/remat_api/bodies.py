@@ -128,9 +128,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
     if len({name for name, _ in pairs}) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise UnreadableFile(
-            f"the body has the key {twice[:80]!r} twice in one object.", hint="Write each key once.", where=twice[:80]
-        )
+        raise UnreadableFile(f"the body has the key {twice[:80]!a} twice in one object.", hint="Write each key once.")
 
 
 def _refuse_constant(text: str) -> None:

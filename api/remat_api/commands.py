@@ -1,4 +1,8 @@
-"""The commands that the service adds to `remat`, found through the entry-point group `remat.commands`."""
+"""The commands that the service adds to `remat`, found through the entry-point group `remat.commands`.
+
+Every run of `remat` imports this module to show its help, so the service itself is imported by the
+command that runs it.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvicorn
 
-from remat_api.app import create_app
 from remat_api.settings import Settings, read_settings
-from remat_api.store.database import applied_revision
-from remat_api.store.database import migrate as migrate_database
 from remat_solver.errors import InvalidRequest
 
 DEFAULT_PORT = 8417
@@ -47,6 +47,9 @@ def serve(
 
 def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     """Bring the service's database up to date (on SQLite, `remat serve` does it by itself)."""
+    from remat_api.store.database import applied_revision
+    from remat_api.store.database import migrate as migrate_database
+
     settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     before = applied_revision(settings.sqlalchemy_url)
@@ -84,6 +87,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _run(settings: Settings, listener: socket.socket) -> None:
+    import uvicorn
+
+    from remat_api.app import create_app
+
     config = uvicorn.Config(
         create_app(settings), log_level="warning", timeout_graceful_shutdown=5, h11_max_incomplete_event_size=64 * 1024
     )

@@ -33,7 +33,6 @@ class Service:
     solves: SolveStore
     hub: Hub
     engine: JobEngine
-    engine_version: str = ""
 
     async def take_graph(self, document: bytes, graph: Graph, *, owner: str) -> tuple[StoredGraph, bool]:
         """Stores a graph; also says whether it is new. Raises `InvalidGraph`."""

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import threading
 import time
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from remat_api.jobs.messages import encode, read_message
-from remat_solver.errors import EngineFailed, RematError
+from remat_solver.engines import engine_named
+from remat_solver.errors import EngineError, EngineFailed, RematError
 from remat_solver.files import dump_json, parse_json
 from remat_solver.graph import Graph
 from remat_solver.options import Progress, SolveOptions
@@ -115,6 +117,16 @@ def read_options(fields: dict[str, Any]) -> SolveOptions:
     return SolveOptions(**{**fields, **pins})
 
 
+def engine_version() -> str:
+    """Name and version of the default MIP engine, which this asks of its program; "" if it is missing."""
+    engine = engine_named("cbc")
+    try:
+        return f"{engine.name} {engine.version()}"
+    except EngineError as error:
+        sys.stderr.write(f"{error}\n")
+        return ""
+
+
 def main() -> None:
     """Answers tasks until the service is gone."""
     os.nice(NICENESS)
@@ -124,7 +136,7 @@ def main() -> None:
     pipe = Pipe()
     desk = Desk(pipe)
     threading.Thread(target=desk.listen, daemon=True).start()
-    pipe.send({"kind": "ready"})
+    pipe.send({"kind": "ready", "engine": engine_version()})
     while True:
         header, body = desk.next_task()
         answer(pipe, desk, header, body)

@@ -12,17 +12,23 @@ from tests.integration.solver_service import SolverService
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
-    """One running service for a module's tests."""
+def _module_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
     running = SolverService(tmp_path_factory.mktemp("service"))
-    running.start()
     yield running
     running.stop()
 
 
 @pytest.fixture
+def service(_module_service: SolverService) -> SolverService:
+    """One service for a module's tests; it runs when a test begins, whatever the one before did to it."""
+    if not _module_service.is_running:
+        _module_service.start()
+    return _module_service
+
+
+@pytest.fixture
 def fresh_service(tmp_path: Path) -> Iterator[SolverService]:
-    """A running service of the test's own, to be killed and restarted."""
+    """A running service of the test's own, with nothing in its folder."""
     running = SolverService(tmp_path)
     running.start()
     yield running

@@ -37,6 +37,11 @@ class SolverService:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
     def start(self) -> None:
         """Starts it and waits until it is ready."""
         command = [sys.executable, "-m", "remat", "serve", "--port", str(self._port)]
@@ -54,7 +59,7 @@ class SolverService:
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """SIGTERM: a clean shutdown; returns the exit code."""
+        """SIGTERM: a clean shutdown; returns the exit status (after it, uvicorn ends by the signal itself)."""
         return self._end(signal.SIGTERM)
 
     def printed(self) -> str:
@@ -62,7 +67,8 @@ class SolverService:
         return self.log.read_text(errors="replace")
 
     def _end(self, how: signal.Signals) -> int:
-        assert self._process is not None
+        if self._process is None:
+            return 0
         if self._process.poll() is None:
             self._process.send_signal(how)
         return self._process.wait(30)

@@ -92,11 +92,11 @@ def test_pins_are_names_of_the_graph_that_was_sent(client: Client) -> None:
         client.solve(other, budget_fraction=0.7, keep=("f1?",))
 
 
-def test_the_disk_cache_answers_without_the_service(fresh_service: SolverService, tmp_path: Path) -> None:
+def test_the_disk_cache_answers_without_the_service(service: SolverService, tmp_path: Path) -> None:
     graph, cache = uneven_chain(QUICK_OPS, seed=6), PlanCache(tmp_path / "cache")
-    with Client(fresh_service.url, plan_cache=cache) as asking:
+    with Client(service.url, plan_cache=cache) as asking:
         plan = asking.solve(graph, budget_fraction=0.6)
-        fresh_service.stop()
+        service.stop()
         assert asking.solve(graph, budget_fraction=0.6) == plan
 
 

@@ -17,7 +17,7 @@ RANKS = 120
 
 
 def test_identical_requests_at_once_are_solved_once(fresh_service: SolverService) -> None:
-    graph = uneven_chain(500)
+    graph = uneven_chain(200)
 
     def ask(_: int) -> Plan:
         with Client(fresh_service.url, plan_cache=None) as client:

@@ -28,3 +28,8 @@ class JobEngine(Protocol):
     def live_workers(self) -> int:
         """How many workers could take a job now or later."""
         ...
+
+    @property
+    def engine_version(self) -> str:
+        """The MIP engine that the workers found, as in "cbc 2.10.3"; "" while none has."""
+        ...

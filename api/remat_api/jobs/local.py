@@ -79,6 +79,11 @@ class LocalEngine:
         """Slots that take jobs."""
         return 0 if self._draining else sum(not slot.done() for slot in self._slots)
 
+    @property
+    def engine_version(self) -> str:
+        """What the first worker that is up found."""
+        return next((worker.engine_version for worker in self._workers if worker.engine_version), "")
+
     async def _serve(self, slot: int) -> None:
         worker, wake = self._workers[slot], self._wake[slot]
         try:

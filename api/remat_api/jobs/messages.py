@@ -2,7 +2,7 @@
 
 parent -> worker   {"kind": "solve", "job_id": ..., "options": {...}} + graph JSON;
                    {"kind": "stop", "job_id": ...}
-worker -> parent   {"kind": "ready"}; {"kind": "progress", ...}; {"kind": "plan"} + plan JSON;
+worker -> parent   {"kind": "ready", "engine": ...}; {"kind": "progress", ...}; {"kind": "plan"} + plan JSON;
                    {"kind": "error", "error": {...}}
 """
 

@@ -34,11 +34,15 @@ class WorkerDied(Exception):
 
 
 class SolverProcess:
-    """One worker. It runs in its own session, so that a Ctrl-C at the terminal reaches the service alone."""
+    """One worker. It runs in its own session, so that a Ctrl-C at the terminal reaches the service alone.
+
+    `engine_version` is what the worker said when it started: "cbc 2.10.3", or "" if it found none.
+    """
 
     def __init__(self, *, memory_bytes: int = 0) -> None:
         self._memory_bytes = memory_bytes
         self._process: asyncio.subprocess.Process | None = None
+        self.engine_version = ""
 
     @property
     def pid(self) -> int | None:
@@ -64,10 +68,11 @@ class SolverProcess:
             env={**os.environ, "REMAT_JOB_MEMORY_BYTES": str(self._memory_bytes)},
         )
         try:
-            await asyncio.wait_for(self._receive(), START_TIMEOUT_S)
+            ready, _ = await asyncio.wait_for(self._receive(), START_TIMEOUT_S)
         except TimeoutError:
             await self.kill()
             raise WorkerDied(None) from None
+        self.engine_version = ready["engine"]
 
     async def solve(
         self, job_id: str, options: dict[str, Any], graph: bytes

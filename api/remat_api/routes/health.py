@@ -58,12 +58,12 @@ async def readyz(response: Response, service: ServiceOf) -> Readiness:
     except SQLAlchemyError as error:
         lengths, database = {"queued": 0, "running": 0}, type(error).__name__
     workers = service.engine.live_workers
-    ready = database == "ok" and workers > 0 and bool(service.engine_version)
+    ready = database == "ok" and workers > 0 and bool(service.engine.engine_version)
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"
     return Readiness(
-        ready=ready, database=database, workers=workers, engine=service.engine_version or "missing", **lengths
+        ready=ready, database=database, workers=workers, engine=service.engine.engine_version or "missing", **lengths
     )
 
 
@@ -72,7 +72,7 @@ async def version(service: ServiceOf) -> Version:
     """Versions of the service, its engine and its formats."""
     return Version(
         remat=importlib.metadata.version("remat"),
-        engine=service.engine_version or "missing",
+        engine=service.engine.engine_version or "missing",
         graph_schema=GRAPH_SCHEMA,
         plan_schema=PLAN_SCHEMA,
     )
