@@ -23,7 +23,7 @@ def allocated_bytes(size_bytes: int, device: torch.device) -> int:
 
 def storage_key(tensor: torch.Tensor) -> int:
     """A number that two live tensors share when, and only when, they share a storage."""
-    return tensor.untyped_storage()._cdata
+    return int(tensor.untyped_storage()._cdata)
 
 
 def storage_bytes(tensor: torch.Tensor, device: torch.device) -> int:

@@ -12,6 +12,7 @@ from torch import fx, nn
 from remat.torch.allocation import tensors_in
 from remat.torch.contract import JointGraph
 from remat.torch.joint_capture import JointBackend, Modules
+from remat.torch.measure import measure
 from remat.torch.planning import Measure, Planner, Planning, planner_for
 from remat.torch.question import OnProgress, asking_planner, solve_options
 from remat.torch.record import PlannedGraph
@@ -45,7 +46,7 @@ class Backend:
         reserve: int = 0,
         on_progress: OnProgress | None = None,
         planner: Planner | None = None,
-        measure: Measure | None = None,
+        measure: Measure = measure,
         **solve_fields: Any,
     ) -> None:
         if planner is None and plan is not None:
@@ -59,7 +60,7 @@ class Backend:
         self.reserve_bytes = reserve
         self.inputs: Any = None
         """What the model is being called with, while it is (set by `remat.compile`)."""
-        self._planning = Planning(planner=planner, measure=measure or _measured)
+        self._planning = Planning(planner=planner, measure=measure)
         self._joint_backend = JointBackend(self._on_joint)
 
     __name__ = "remat"
@@ -85,9 +86,3 @@ class Backend:
         taken_in = [*joint.inputs, *(tensor.grad for tensor in joint.inputs if tensor.grad is not None)]
         resident = max(resident_bytes(tensors, self.optimizer, joint.device) for tensors in (known, taken_in))
         return resident + self.reserve_bytes
-
-
-def _measured(graph: Any) -> Any:
-    from remat.torch.measure import measure
-
-    return measure(graph)

@@ -40,11 +40,12 @@ _STATISTICS = ".statistics"
 class JointGraph:
     """A joint graph and its contraction, side by side.
 
-    `inputs` are the fake tensors that the graph takes in. Op i of `graph` runs `nodes[i]`; None marks the ops that run nothing (the boundary and the owners of
+    Op i of `graph` runs `nodes[i]`; None marks the ops that run nothing (the boundary and the owners of
     running statistics). `values` gives the value number of each fx node that names a whole result;
-    `random_devices` the generator's device of each random op, by op index; `unchecked` the values that
-    autograd saves without a version check (tensors put on `ctx` by hand). `loss_is_outside` says that some
-    tangent is no scalar: the model returns more than a loss.
+    `inputs` are the fake tensors that the graph takes in; `random_devices` gives the generator's device of
+    each random op, by op index; `unchecked` are the values that autograd saves without a version check
+    (tensors put on `ctx` by hand). `loss_is_outside` says that some tangent is no scalar: the model returns
+    more than a loss.
     """
 
     graph: Graph

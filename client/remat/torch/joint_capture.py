@@ -43,7 +43,7 @@ class JointBackend:
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **_options: Any) -> Callable[..., Any]:
         self._began = perf_counter()
-        return self._compile(module, inputs)  # type: ignore[no-any-return]
+        return self._compile(module, inputs)
 
     def _partition(
         self, joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_hints: Any
@@ -69,13 +69,17 @@ def compiled_call(
 ) -> Callable[..., Any]:
     """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape."""
 
+    call_model: Callable[..., Any] = model._call_impl  # past the slot in which the compiled call will lie
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        output = model._call_impl(*args, **kwargs)
+        output = call_model(*args, **kwargs)
         return output if loss_fn is None else loss_fn(output)
 
-    return torch.compile(
-        _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, recompile_limit=MAX_SHAPES
+    settings: dict[str, Any] = {"recompile_limit": MAX_SHAPES}  # torch's stubs lack it
+    compiled: Callable[..., Any] = torch.compile(
+        _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, **settings
     )
+    return compiled
 
 
 def _with_code_of_its_own(function: FunctionType | Callable[..., Any]) -> Callable[..., Any]:

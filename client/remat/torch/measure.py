@@ -23,7 +23,7 @@ from remat.torch.signature import TensorSpec, decode
 from remat.torch.synthetic import InputPool, PreparedCall
 from remat.torch.untraced import run_untraced
 from remat.torch.workspace import workspace_meter
-from remat_solver.graph import Graph
+from remat_solver.graph import Graph, Op
 
 DEFAULT_REPEATS = 15
 ROUNDS = 3
@@ -67,13 +67,18 @@ def measure(
         costs |= found
         estimated = estimated or guessed
     ops = tuple(
-        replace(op, time_ns=costs[op.signature].time_ns, workspace_bytes=costs[op.signature].workspace_bytes)
+        replace(op, time_ns=costs[op.signature].time_ns, workspace_bytes=_workspace_bytes(op, costs[op.signature]))
         if op.signature
         else op
         for op in graph.ops
     )
     label = ", ".join(describe_device(device) for device in sorted(set(devices.values()), key=str))
     return replace(graph, ops=ops, device=label or graph.device, estimated=estimated)
+
+
+def _workspace_bytes(op: Op, cost: OpCost) -> int:
+    """The op's own, and room for the generator's present state, which stands by while a random op is replayed."""
+    return cost.workspace_bytes + op.recompute_state_bytes
 
 
 def _costs_on(

@@ -14,10 +14,11 @@ from remat_solver.plan import Plan
 class PlannedGraph:
     """One captured graph (one per input shape) and the plan that runs in its place.
 
-    `predicted_peak_bytes` is the referee's for this graph, `fixed_bytes` included (the plan's own figure, unless
-    it was made from other measurements). `runs_planned` counts the op runs that the schedule asks for, `runs_built` those in the code that runs: equal,
-    or the plan would have been refused. `loss_is_outside` says that the model's output is no loss, so that
-    memory taken between forward and backward is not in the plan. Seconds are wall time.
+    `predicted_peak_bytes` is the referee's for this graph, `fixed_bytes` included: the plan's own figure, unless
+    it was made from other measurements. `runs_planned` counts the op runs that the schedule asks for,
+    `runs_built` those in the code that runs: equal, or the plan would have been refused.
+    `loss_is_outside` says that the model's output is no loss, so that memory taken between forward and
+    backward is not in the plan. Seconds are wall time.
     """
 
     graph: Graph
