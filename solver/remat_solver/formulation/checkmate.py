@@ -50,8 +50,9 @@ Terms = dict[int, float]
 
 @dataclass(kw_only=True)
 class DenseModel:
-    """The program, `rerun[t]` (the columns R[t,i] by op i < t) and `time_unit`, the ns of one unit of the objective."""
+    """The program, `rerun[t]` (the columns R[t,i] by op i < t), and the bytes and ns of one model unit."""
 
+    memory_unit: float
     time_unit: float
     program: MixedIntegerProgram = field(default_factory=MixedIntegerProgram)
     rerun: list[dict[int, int]] = field(default_factory=list)
@@ -73,7 +74,10 @@ def build_dense(
     `absent`: ops whose values (outputs and values without bytes excepted) must not be in memory when
     stage `boundary` begins. Bytes are divided by a power of two, which is exact.
     """
-    model = DenseModel(time_unit=max(graph.total_time_ns, 1) / _TIME_SCALE)
+    model = DenseModel(
+        memory_unit=2.0 ** math.ceil(math.log2(max(budget_bytes, 1))) / _BUDGET_SCALE,
+        time_unit=max(graph.total_time_ns, 1) / _TIME_SCALE,
+    )
     _Builder(graph, budget_bytes, model, absent, boundary).build()
     return model
 
@@ -88,7 +92,7 @@ class _Builder:
         self.rerun = model.rerun
         self.absent = absent
         self.boundary = boundary
-        self.memory_unit = 2.0 ** math.ceil(math.log2(max(budget_bytes, 1))) / _BUDGET_SCALE
+        self.memory_unit = model.memory_unit
         self.budget = budget_bytes / self.memory_unit
         self.size = [size / self.memory_unit for size in graph.sizes]
         self.volatile = [[v for v in graph.written_by(i) if not graph.is_output[v]] for i in range(len(graph))]

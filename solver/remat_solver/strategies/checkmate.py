@@ -13,14 +13,17 @@ from remat_solver.simulate import simulate
 from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.cleaning import drop_unused
 
-_MOST_RETRIES = 3
+_MOST_RETRIES = 4
+_MARGIN = 2e-6
+"""Twice the engines' tolerance, in model units of memory: what a retry leaves free at least."""
 
 
 def checkmate(task: Task) -> Found:
     """Solves the dense program once; the proof holds for Checkmate's class of schedules.
 
-    Engines keep rows up to about 1e-6. Should a schedule exceed the budget by that, the program is
-    solved again with as much less memory; the bound stays that of the first.
+    Engines keep rows up to about 1e-6 of a model unit (8 bytes at a budget of 128 GiB). Should a schedule
+    exceed the budget by that, the program is solved again with a little less memory; the bound stays
+    that of the first.
     Raises `InfeasibleBudget` with its proof, `NoPlanInTime`, `SolveCancelled` or an `EngineError`.
     """
     bound_bytes = working_set_bound(task.graph)
@@ -37,6 +40,8 @@ def checkmate(task: Task) -> Found:
             if outcome.termination == "infeasible":
                 raise task.infeasible(proof_scope="checkmate")
             bound_ns = max(bound_ns, _bound_ns(task, model, outcome))
+        if outcome.termination == "infeasible":
+            break
         if outcome.x is None:
             raise task.no_plan()
         schedule = drop_unused(lifetimes, model.schedule(outcome.x))
@@ -53,9 +58,11 @@ def checkmate(task: Task) -> Found:
                 columns=model.program.column_count,
                 stopped_by="" if outcome.termination == "optimal" else task.stopped_by() or "time limit",
             )
-        room_bytes -= excess
+        room_bytes = task.budget_bytes - max(excess, math.ceil(_MARGIN * model.memory_unit * 10**attempt))
     raise EngineFailed(
-        f"{engine.name} keeps returning schedules above the budget.", hint="Try the other engine.", engine=engine.name
+        f"{engine.name} can't tell the budget from one a few bytes smaller, and its schedule needs a few more.",
+        hint="Try a budget a few KiB larger or smaller.",
+        engine=engine.name,
     )
 
 
