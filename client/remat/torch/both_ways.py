@@ -44,31 +44,47 @@ def restored(step: Step) -> Iterator[None]:
                 leaf.grad = gradient
 
 
+def run_unmeasured(step: Step, call: Callable[..., Any], loss_fn: Callable[[Any], Any] | None) -> None:
+    """Forward and backward through `call` for its side effects on `call` alone: it plans, compiles or warms up."""
+    with _clean_slate(step):
+        _forward_and_backward(step, call, loss_fn)
+
+
 def run_once(step: Step, call: Callable[..., Any], loss_fn: Callable[[Any], Any] | None) -> Outcome:
     """Forward and backward through `call`, from no gradients; buffers and random state are put back afterwards."""
-    leaves = _leaves(step)
-    for leaf in leaves.values():
-        leaf.grad = None
-    buffers = {name: buffer.clone() for name, buffer in step.model.named_buffers()}
     outcome = Outcome()
-    results: list[Any] = []
+    with _clean_slate(step) as leaves:
+        results: list[Any] = []
+        measurement = measure_peak(
+            lambda: results.append(_forward_and_backward(step, call, loss_fn)), main_device(leaves.values())
+        )
+        outcome.peak_bytes_above_start = measurement.peak_bytes_above_start
+        outcome.outputs = {f"output {i}": t.detach().cpu() for i, t in enumerate(tensors_in(results.pop()))}
+        outcome.gradients = {name: leaf.grad.cpu() for name, leaf in leaves.items() if leaf.grad is not None}
+        outcome.buffers = {name: buffer.detach().clone().cpu() for name, buffer in step.model.named_buffers()}
+    return outcome
 
-    def forward_and_backward() -> None:
-        output = call(*step.args, **dict(step.kwargs or {}))
-        results.append(output if loss_fn is None else loss_fn(output))
-        _objective(results[0]).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
-    device = main_device([*leaves.values()])
+@contextmanager
+def _clean_slate(step: Step) -> Iterator[dict[str, Tensor]]:
+    """No gradients inside the block nor after it; buffers and the random state are put back. Yields the leaves."""
+    leaves = _leaves(step)
+    buffers = {name: buffer.clone() for name, buffer in step.model.named_buffers()}
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices=devices), torch.enable_grad():
-        outcome.peak_bytes_above_start = measure_peak(forward_and_backward, device).peak_bytes_above_start
-    outcome.outputs = {f"output {i}": t.detach().cpu() for i, t in enumerate(tensors_in(results.pop()))}
-    outcome.gradients = {name: leaf.grad.cpu() for name, leaf in leaves.items() if leaf.grad is not None}
-    outcome.buffers = {name: buffer.detach().clone().cpu() for name, buffer in step.model.named_buffers()}
+        for leaf in leaves.values():
+            leaf.grad = None
+        yield leaves
     for leaf in leaves.values():
         leaf.grad = None
     _write_buffers(step.model, buffers)
-    return outcome
+
+
+def _forward_and_backward(step: Step, call: Callable[..., Any], loss_fn: Callable[[Any], Any] | None) -> Any:
+    output = call(*step.args, **dict(step.kwargs or {}))
+    output = output if loss_fn is None else loss_fn(output)
+    _objective(output).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    return output
 
 
 def first_difference(one: Outcome, other: Outcome) -> str:

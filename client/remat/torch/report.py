@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from torch import nn
 
-from remat.torch.both_ways import restored, run_once
+from remat.torch.both_ways import restored, run_once, run_unmeasured
 from remat.torch.compile import planned_graphs
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
@@ -153,7 +153,7 @@ def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report:
     if args or kwargs:
         step = Step(model, args, kwargs)
         with restored(step):
-            run_once(step, model, None)  # plans and builds, if this is the model's first call
+            run_unmeasured(step, model, None)  # plans and builds, if this is the model's first call
             measured = run_once(step, model, None).peak_bytes_above_start
     records = planned_graphs(model)
     if not records:

@@ -15,7 +15,7 @@ import torch
 from rich.console import Console, ConsoleOptions, RenderResult
 from torch import nn
 
-from remat.torch.both_ways import Outcome, first_difference, restored, run_once
+from remat.torch.both_ways import Outcome, first_difference, restored, run_once, run_unmeasured
 from remat.torch.compile import apply, planned_graphs, planned_loss_fn
 from remat.torch.joint_capture import compiled_call
 from remat.torch.record import PlannedGraph
@@ -122,7 +122,7 @@ def _run_planned(
     planned_loss = None if plan is not None or planned_loss_fn(model) else loss_fn
     if plan is not None:
         apply(model, plan, optimizer=step.optimizer, loss_fn=loss_fn)
-    run_once(step, model, planned_loss)  # plans and builds; its peak would count that
+    run_unmeasured(step, model, planned_loss)  # plans and builds
     records = planned_graphs(model)
     if not records:
         raise ApplyError(
