@@ -4,9 +4,10 @@ from remat.torch.backend import Backend
 from remat.torch.capture import capture
 from remat.torch.compile import apply, compile, planned_graphs, remove  # noqa: A004
 from remat.torch.measure import measure
-from remat.torch.peak import measure_peak
 from remat.torch.record import PlannedGraph
+from remat.torch.report import report
 from remat.torch.step import Step
+from remat.torch.verify import verify
 
 __all__ = [
     "Backend",
@@ -16,7 +17,8 @@ __all__ = [
     "capture",
     "compile",
     "measure",
-    "measure_peak",
     "planned_graphs",
     "remove",
+    "report",
+    "verify",
 ]
