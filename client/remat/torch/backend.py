@@ -16,7 +16,7 @@ from remat.torch.measure import measure
 from remat.torch.planning import Measure, Planner, Planning, planner_for
 from remat.torch.question import OnProgress, asking_planner, solve_options
 from remat.torch.record import PlannedGraph
-from remat.torch.resident import model_tensors, resident_bytes
+from remat.torch.resident import fixed_bytes, model_tensors
 from remat_solver.plan import Plan
 
 
@@ -83,6 +83,5 @@ class Backend:
     def _fixed_bytes(self, joint: JointGraph) -> int:
         """The model's tensors and the batch where they are known, but at least what the graph takes in."""
         known = [] if self.model is None else [*model_tensors(self.model), *tensors_in(self.inputs)]
-        taken_in = [*joint.inputs, *(tensor.grad for tensor in joint.inputs if tensor.grad is not None)]
-        resident = max(resident_bytes(tensors, self.optimizer, joint.device) for tensors in (known, taken_in))
+        resident = fixed_bytes(known, joint.inputs, self.optimizer, joint.device)
         return resident + self.reserve_bytes

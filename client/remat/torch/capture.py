@@ -10,7 +10,7 @@ from remat.torch.allocation import tensors_in
 from remat.torch.breaks import explain
 from remat.torch.contract import JointGraph
 from remat.torch.joint_capture import JointBackend, Modules, compiled_call
-from remat.torch.resident import model_tensors, resident_bytes
+from remat.torch.resident import fixed_bytes, model_tensors
 from remat.torch.step import Step
 from remat_solver.errors import CaptureError
 from remat_solver.graph import Graph
@@ -32,8 +32,8 @@ def capture(step: Step) -> Graph:
     """
     joint = capture_joint(step)
     tensors = [*model_tensors(step.model), *tensors_in((step.args, dict(step.kwargs or {})))]
-    fixed_bytes = resident_bytes(tensors, step.optimizer, joint.device)
-    return replace(joint.graph, fixed_bytes=fixed_bytes, name=type(step.model).__name__)
+    resident = fixed_bytes(tensors, joint.inputs, step.optimizer, joint.device)
+    return replace(joint.graph, fixed_bytes=resident, name=type(step.model).__name__)
 
 
 def capture_joint(step: Step) -> JointGraph:

@@ -34,6 +34,22 @@ def resident_bytes(
     return distinct_bytes(tensors, device) + estimated_state_bytes(optimizer, device)
 
 
+def fixed_bytes(
+    known: Iterable[torch.Tensor],
+    taken_in: Iterable[torch.Tensor],
+    optimizer: torch.optim.Optimizer | None,
+    device: torch.device,
+) -> int:
+    """What stays in memory whatever the plan: the model and its batch, but at least what the graph takes in.
+
+    Labels that only a loss function knows are among the latter; the two can't be matched tensor by tensor,
+    because tracing replaces what it takes in by stand-ins.
+    """
+    inputs = list(taken_in)
+    gradients = [tensor.grad for tensor in inputs if tensor.grad is not None]
+    return max(resident_bytes(tensors, optimizer, device) for tensors in (known, [*inputs, *gradients]))
+
+
 def estimated_state_bytes(optimizer: torch.optim.Optimizer, device: torch.device) -> int:
     """What the optimizer's state will hold after its first step.
 
