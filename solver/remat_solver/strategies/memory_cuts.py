@@ -22,7 +22,6 @@ from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.refinement import missing_slots, places
 from remat_solver.strategies.sequence import build_schedule, overfull, read_decisions
 
-
 _SMALL = 1500
 """Up to so many ops the first model is solved sooner than heuristics could help."""
 
@@ -183,6 +182,8 @@ class _Search:
     def solve_model(self, model: CutModel) -> Outcome:
         if model.contradiction:
             return Outcome(termination="infeasible", bound=math.inf)
+        if not model.program.column_count:
+            return Outcome(termination="optimal", bound=0.0, objective=0.0, x=())
         limits = Limits(
             time_limit_s=min(self.round_limit_s, self.task.remaining_s()),
             absolute_gap=self.task.options.gap / 2 * self.graph.total_time_ns / model.scale.time_unit,
