@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
+from remat_api.bodies import parse_graph
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.questions import pose
 from remat_api.settings import Settings
 from remat_api.store.answers import Answer, AnswerStore
+from remat_api.store.blobs import address
 from remat_api.store.database import Database
 from remat_api.store.graphs import GraphStore, StoredGraph, survey
 from remat_api.store.jobs import JobEvent, JobStore
@@ -33,11 +36,21 @@ class Service:
     solves: SolveStore
     hub: Hub
     engine: JobEngine
+    _uploading: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    async def take_graph(self, document: bytes, graph: Graph, *, owner: str) -> tuple[StoredGraph, bool]:
-        """Stores a graph; also says whether it is new. Raises `InvalidGraph`."""
-        stored = await asyncio.to_thread(survey, document, graph)
-        return stored, await self.graphs.put(document, stored, owner)
+    async def take_graph(self, document: bytes, *, owner: str, graph: Graph | None = None) -> tuple[StoredGraph, bool]:
+        """Stores a graph (`graph`: its document, where the caller has parsed it); also says whether it is new.
+
+        Of a thousand ranks that upload the same graph at once, one upload is parsed. Raises what
+        `parse_graph` does.
+        """
+        graph_id = address(document)
+        async with self._uploading.setdefault(graph_id, asyncio.Lock()):
+            if await self.graphs.has(graph_id):
+                return await self.graphs.get(graph_id), False
+            graph = graph or await parse_graph(document, self.settings)
+            stored = await asyncio.to_thread(survey, document, graph)
+            return stored, await self.graphs.put(document, stored, owner)
 
     async def ask(
         self, stored: StoredGraph, options: SolveOptions, *, owner: str, tags: tuple[str, ...], priority: int
@@ -59,7 +72,7 @@ class Service:
         if solve.is_final or solve.job_id is None:
             return solve
         deadline_s = time.monotonic() + wait_s
-        with self.hub.watch(solve.job_id) as watch:
+        with self.hub.watch(solve.job_id, only_end=True) as watch:
             while True:
                 solve = await self.solves.get(solve.id, owner=owner)
                 remaining_s = deadline_s - time.monotonic()
@@ -127,7 +140,7 @@ class Service:
     async def _tell(self, job_id: str | None) -> None:
         if job_id is not None:
             await self.engine.stop_changed(job_id)
-            self.hub.notify(job_id)
+            self.hub.notify(job_id, at_end=True)
 
 
 def _end_of(solve: Solve) -> JobEvent:

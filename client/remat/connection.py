@@ -37,7 +37,10 @@ class Connection:
         self._retry_for_s = retry_for_s
         self._was_reached = False
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.Client(base_url=self.endpoint, headers=headers, timeout=timeout_s, transport=transport)
+        uses_tls = self.endpoint.startswith("https:")  # without, reading the certificates is 40 ms wasted per rank
+        self._http = httpx.Client(
+            base_url=self.endpoint, headers=headers, timeout=timeout_s, transport=transport, verify=uses_tls
+        )
 
     def close(self) -> None:
         """Closes the connections."""

@@ -52,7 +52,8 @@ def test_a_client_resumes_after_the_service_was_killed_in_mid_solve(service: Sol
         service.start()
         plan = asked.result()
     assert left_behind
-    assert plan.schedule == remat.solve(graph, budget_fraction=0.4, gap=0.0).schedule
+    assert plan.status == "optimal"
+    assert plan.time_ns == remat.solve(graph, budget_fraction=0.4, gap=0.0).time_ns
     (solve,) = httpx.get(f"{service.url}/v1/solves").json()["solves"]
     assert (solve["state"], solve["attempt"]) == ("done", 2)
 

@@ -49,7 +49,7 @@ class Attempt:
             with contextlib.suppress(LostClaim):
                 await self.jobs.fail(self.claim, _broken())
         finally:
-            self.hub.notify(self.claim.job_id)
+            self.hub.notify(self.claim.job_id, at_end=True)
 
     async def obey(self) -> None:
         """Looks at what has been asked of the job and passes it on. Raises `LostClaim`."""
@@ -64,7 +64,7 @@ class Attempt:
     async def _run(self) -> None:
         try:
             await self.worker.start()
-            self.hub.notify(self.claim.job_id)
+            self.hub.notify(self.claim.job_id, at_end=False)
             async with self._beating():
                 confirmed = await self._solve()
         except WorkerDied as death:
@@ -84,7 +84,7 @@ class Attempt:
         async for header, body in self.worker.solve(self.claim.job_id, options, document):
             if header["kind"] == "progress":
                 await self.jobs.report(self.claim, Progress(**header["progress"]))
-                self.hub.notify(self.claim.job_id)
+                self.hub.notify(self.claim.job_id, at_end=False)
             elif header["kind"] == "error":
                 raise RematError.from_dict(header["error"])
             elif header["kind"] == "plan":

@@ -1,4 +1,4 @@
-"""Wakes those in this process who wait for a job to change: long polls and event streams.
+"""Wakes those in this process who wait for a job: long polls for its end, event streams for each change.
 
 They hold nothing while they wait. A waiter watches first and reads the database then, so no change
 falls between; a process that shares its database with others also looks by itself now and then.
@@ -15,7 +15,8 @@ from collections.abc import Iterator
 class Watch:
     """One waiter's view of one job."""
 
-    def __init__(self, poll_s: float) -> None:
+    def __init__(self, poll_s: float, *, only_end: bool) -> None:
+        self.only_end = only_end
         self._changed = asyncio.Event()
         self._poll_s = poll_s
 
@@ -38,9 +39,9 @@ class Hub:
         self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
 
     @contextlib.contextmanager
-    def watch(self, job_id: str) -> Iterator[Watch]:
-        """Watches a job from now on."""
-        watch = Watch(self._poll_s)
+    def watch(self, job_id: str, *, only_end: bool = False) -> Iterator[Watch]:
+        """Watches a job from now on: for every change, or only for its end."""
+        watch = Watch(self._poll_s, only_end=only_end)
         self._watches[job_id].add(watch)
         try:
             yield watch
@@ -49,7 +50,8 @@ class Hub:
             if not self._watches[job_id]:
                 del self._watches[job_id]
 
-    def notify(self, job_id: str) -> None:
-        """Something about the job has changed."""
+    def notify(self, job_id: str, *, at_end: bool) -> None:
+        """The job has changed. `at_end`: it, or a solve that waits for it, may be over."""
         for watch in self._watches.get(job_id, ()):
-            watch.wake()
+            if at_end or not watch.only_end:
+                watch.wake()

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from remat_api.bodies import parse_graph, read_body
+from remat_api.bodies import read_body
 from remat_api.routes.context import SHA256_PATTERN, ServiceOf, document_response
 from remat_api.security.callers import CallerOf
 from remat_api.store.blobs import address
@@ -54,8 +54,7 @@ async def get_graph_document(graph_id: GraphId, request: Request, service: Servi
 
 
 async def _store(text: bytes, response: Response, service: ServiceOf, caller: CallerOf) -> GraphView:
-    graph = await parse_graph(text, service.settings)
-    stored, is_new = await service.take_graph(text, graph, owner=caller.owner)
+    stored, is_new = await service.take_graph(text, owner=caller.owner)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v1/graphs/{stored.id}"
     return graph_view(stored)

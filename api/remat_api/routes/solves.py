@@ -101,5 +101,5 @@ async def delete_solve(solve_id: SolveId, service: ServiceOf, caller: CallerOf) 
 async def _graph_of(asked: SolveRequest, service: Service, owner: str) -> StoredGraph:
     if asked.graph is None:
         return await service.graphs.get(asked.graph_id or "")
-    stored, _ = await service.take_graph(dump_json(asked.graph), asked.graph, owner=owner)
+    stored, _ = await service.take_graph(dump_json(asked.graph), owner=owner, graph=asked.graph)
     return stored

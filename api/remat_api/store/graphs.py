@@ -68,8 +68,6 @@ class GraphStore:
 
     async def put(self, document: bytes, stored: StoredGraph, owner: str) -> bool:
         """Keeps a graph; False if it was there already."""
-        if stored.id in self._shelf or await self.has(stored.id):
-            return False
         data = await self._blobs.pack(stored.id, document)
         row = _row(stored, owner, data)
         async with self._database.writing() as connection:
@@ -79,6 +77,8 @@ class GraphStore:
 
     async def has(self, graph_id: str) -> bool:
         """Whether a graph is stored."""
+        if graph_id in self._shelf:
+            return True
         async with self._database.reading() as connection:
             return await connection.scalar(sa.select(graphs.c.id).where(graphs.c.id == graph_id)) is not None
 
