@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -55,8 +56,9 @@ class Backend:
             planner = asking_planner(
                 solve_options(budget, max_overhead, **solve_fields), endpoint=endpoint, on_progress=on_progress
             )
-        self.model = model
-        self.optimizer = optimizer
+        # Dynamo keeps every backend for good, so what belongs to the user is held weakly.
+        self._model = weakref.ref(model) if model is not None else None
+        self._optimizer = weakref.ref(optimizer) if optimizer is not None else None
         self.reserve_bytes = reserve
         self.inputs: Any = None
         """What the model is being called with, while it is (set by `remat.compile`)."""
@@ -78,10 +80,13 @@ class Backend:
         return self._planning.apply(replace(joint, graph=graph), trace_s=trace_s)
 
     def _name(self) -> str:
-        return type(self.model).__name__ if self.model is not None else ""
+        model = self._model() if self._model else None
+        return type(model).__name__ if model is not None else ""
 
     def _fixed_bytes(self, joint: JointGraph) -> int:
         """The model's tensors and the batch where they are known, but at least what the graph takes in."""
-        known = [] if self.model is None else [*model_tensors(self.model), *tensors_in(self.inputs)]
-        resident = fixed_bytes(known, joint.inputs, self.optimizer, joint.device)
+        model = self._model() if self._model else None
+        optimizer = self._optimizer() if self._optimizer else None
+        known = [] if model is None else [*model_tensors(model), *tensors_in(self.inputs)]
+        resident = fixed_bytes(known, joint.inputs, optimizer, joint.device)
         return resident + self.reserve_bytes

@@ -17,7 +17,7 @@ from remat.torch.breaks import explain
 from remat.torch.joint_capture import compiled_call
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
-from remat_solver.errors import ApplyError
+from remat_solver.errors import ApplyError, VerificationFailed
 from remat_solver.plan import Plan
 
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -26,13 +26,19 @@ _Model = TypeVar("_Model", bound=nn.Module)
 class _PlannedCall:
     """Stands in for the model's call: plans at the first call with a new input shape, then runs the plan."""
 
-    def __init__(self, model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None) -> None:
+    def __init__(
+        self, model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None, *, verify: bool
+    ) -> None:
         self.model = model
         self.backend = backend
         self.loss_fn = loss_fn
+        self.is_to_be_verified = verify
         self.compiled = compiled_call(model, backend, loss_fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.is_to_be_verified and torch.is_grad_enabled():
+            self.is_to_be_verified = False
+            self._verify(args, kwargs)
         self.backend.inputs = (args, kwargs)
         try:
             return self.compiled(*args, **kwargs)
@@ -46,6 +52,15 @@ class _PlannedCall:
         finally:
             self.backend.inputs = None
 
+    def _verify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        from remat.torch.verify import verify  # which itself compiles
+
+        try:
+            verify(self.model, None, *args, **kwargs)
+        except VerificationFailed:
+            remove(self.model)
+            raise
+
 
 def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     model: _Model,
@@ -57,6 +72,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     optimizer: torch.optim.Optimizer | None = None,
     loss_fn: Callable[[Any], Any] | None = None,
     reserve: int = 0,
+    verify: bool = False,
     on_progress: OnProgress | None = None,
     **solve_fields: Any,
 ) -> _Model:
@@ -69,10 +85,11 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     optimizer: whose state counts as memory; estimated before its first step.
     loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
+    verify: whether to run the first step both ways and compare, bit for bit (see `remat.verify`).
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s` or `strategy`.
 
-    Raises `InvalidRequest` at once; the first call may raise `GraphBreak`, `InfeasibleBudget`, `NoPlanInTime` or
-    `PlanMismatch`, and then leaves the model as it was.
+    Raises `InvalidRequest` at once; the first call may raise `GraphBreak`, `InfeasibleBudget`, `NoPlanInTime`,
+    `PlanMismatch` or `VerificationFailed`, and then leaves the model as it was.
     """
     backend = Backend(
         budget,
@@ -85,7 +102,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         on_progress=on_progress,
         **solve_fields,
     )
-    attach(model, backend, loss_fn)
+    attach(model, backend, loss_fn, verify=verify)
     return model
 
 
@@ -123,10 +140,12 @@ def planned_loss_fn(model: nn.Module) -> Callable[[Any], Any] | None:
     return call.loss_fn if isinstance(call, _PlannedCall) else None
 
 
-def attach(model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None) -> None:
+def attach(
+    model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None, *, verify: bool = False
+) -> None:
     """Makes calls of `model` go through `backend`. Raises `ApplyError` if something else compiled it already."""
     if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, _PlannedCall):
         raise ApplyError("the model is compiled already.", hint="Give remat the model as it was before torch.compile.")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise ApplyError("this is torch.compile's wrapper, not the model.", hint="Give remat the model itself.")
-    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn)
+    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify)

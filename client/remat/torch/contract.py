@@ -86,15 +86,16 @@ class _Ops:
         self.nodes.append(node)
         return len(self.ops) - 1
 
-    def new_values(self, tensors: Iterable[torch.Tensor]) -> tuple[Value, ...]:
-        """Makes a value of each storage among `tensors` that has no owner yet."""
-        made = []
+    def new_values(self, tensors: Iterable[torch.Tensor], name: str) -> tuple[Value, ...]:
+        """Makes a value of each storage among `tensors` that has no owner yet, called after the op `name`."""
+        made: list[Value] = []
         for tensor in tensors:
             key = storage_key(tensor)
             if key not in self.owner:
                 self.owner[key] = self.value_count
                 self.value_count += 1
-                made.append(Value(size_bytes=storage_bytes(tensor, self.device)))
+                label = f"{name}[{len(made)}]" if made else name
+                made.append(Value(size_bytes=storage_bytes(tensor, self.device), name=label))
         return tuple(made)
 
 
@@ -254,7 +255,7 @@ def _add_op(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase, *, p
     reads = frozenset().union(*(ops.reads[source] for source in node.all_input_nodes))
     inputs = frozenset().union(*(ops.inputs[source] for source in node.all_input_nodes))
     device = _random_device(node)
-    writes = ops.new_values(_results(node))
+    writes = ops.new_values(_results(node), op_name(node))
     recomputable = (
         pure
         and bool(writes)
@@ -291,7 +292,7 @@ def _add_batch_norm(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Pha
     batch = frozenset().union(
         *(ops.inputs[source] for source in pytree.arg_tree_leaves(node.args[:3]) if isinstance(source, fx.Node))
     )
-    statistics = ops.new_values(results[batch_norm.RECOMPUTED_RESULTS :])
+    statistics = ops.new_values(results[batch_norm.RECOMPUTED_RESULTS :], op_name(node) + _STATISTICS)
     ops.add(
         Op(
             name=op_name(node) + _STATISTICS,
@@ -303,7 +304,7 @@ def _add_batch_norm(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Pha
         ),
         None,
     )
-    writes = ops.new_values(results)
+    writes = ops.new_values(results, op_name(node))
     op = Op(
         name=op_name(node),
         time_ns=0,
@@ -343,7 +344,7 @@ def _signature(node: fx.Node) -> str:
 
 def _add_boundary(ops: _Ops, tangents: list[fx.Node], forward_outputs: list[Any]) -> None:
     reads = frozenset().union(*(ops.reads[output] for output in forward_outputs if isinstance(output, fx.Node)))
-    writes = ops.new_values(tensor for node in tangents for tensor in _results(node))
+    writes = ops.new_values((tensor for node in tangents for tensor in _results(node)), "tangent")
     ops.add(Op(name=BOUNDARY, time_ns=0, reads=tuple(sorted(reads)), writes=writes, recomputable=False), None)
     for node in tangents:
         ops.inputs[node] = frozenset()

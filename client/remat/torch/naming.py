@@ -7,7 +7,7 @@ import re
 from torch import fx
 
 _INDEX = re.compile(r"\._modules\['([^']+)'\]|\['?([^'\]]+)'?\]")
-_ROOT = re.compile(r"^(L\[.*?\]|self|L__self__)\.?")
+_ROOT = re.compile(r"^(L\[.*?\](\.__self__)?|self|L__self__)\.?")
 
 
 def op_name(node: fx.Node) -> str:

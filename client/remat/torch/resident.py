@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from remat.torch.allocation import distinct_bytes, tensors_in
+from remat.torch.untraced import run_untraced
 
 _PLAIN_LOOP = {"foreach": False, "fused": None, "capturable": False}
 """Settings that change how an optimizer runs, not what it keeps; these run on the meta device."""
@@ -31,7 +32,8 @@ def resident_bytes(
     state = tensors_in(dict(optimizer.state))
     if state:
         return distinct_bytes([*tensors, *state], device)
-    return distinct_bytes(tensors, device) + estimated_state_bytes(optimizer, device)
+    estimate = run_untraced(lambda _stop: estimated_state_bytes(optimizer, device))
+    return distinct_bytes(tensors, device) + estimate
 
 
 def fixed_bytes(
