@@ -10,7 +10,7 @@ import time
 import pytest
 
 from remat_solver.engines import engine_named
-from remat_solver.engines.base import Engine, Limits
+from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram
 from remat_solver.engines.incumbent import is_feasible
 from remat_solver.errors import EngineMissing, InvalidRequest
 from tests.solver.mip_programs import (
@@ -145,6 +145,19 @@ def test_random_programs_against_enumeration(engine: Engine, first_seed: int) ->
         assert outcome.bound <= optimum + 1e-7, seed
         warm = engine.solve(program, ENOUGH, warm_start=outcome.x)
         assert warm.objective == pytest.approx(optimum, abs=1e-5), seed
+
+
+def test_linear_programs_too(engine: Engine) -> None:
+    program = MixedIntegerProgram(constant=3.0)
+    columns = [program.add_column(cost=cost, integer=False) for cost in (1.0, 2.0, 4.0)]
+    program.add_row(columns, [1.0, 1.0, 1.0], lower=1.5, upper=math.inf)
+    outcome = engine.solve(program, ENOUGH)
+    assert outcome.termination == "optimal"
+    assert outcome.x == pytest.approx((1.0, 0.5, 0.0))
+    assert outcome.objective == pytest.approx(5.0)
+    assert 5.0 - 1e-4 <= outcome.bound <= outcome.objective
+    program.add_row(columns, [1.0, 1.0, 1.0], lower=-math.inf, upper=1.0)
+    assert engine.solve(program, ENOUGH).termination == "infeasible"
 
 
 def test_it_is_deterministic(engine: Engine) -> None:

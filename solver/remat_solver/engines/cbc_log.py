@@ -21,6 +21,7 @@ _INFEASIBLE = (
     "Cgl0000I Cut generators found to be infeasible",
     "Result - Problem proven infeasible",
     "Result - Linear relaxation infeasible",
+    "Primal infeasible",
 )
 _NONE = 1e40
 """CBC prints 1e+50 where it has no incumbent."""
@@ -45,7 +46,7 @@ class CbcLog:
             self._read_message(line)
         elif match := _RELAXATION.match(line):
             self._raise_bound(match[1])
-        elif line.startswith("Result - Optimal solution found"):
+        elif line.startswith(("Result - Optimal solution found", "Optimal objective")):  # the latter: no integers
             self.proved_optimal = True
         elif line.startswith("Total time"):
             self.finished = True

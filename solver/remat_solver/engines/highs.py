@@ -150,7 +150,7 @@ class _Run:
         if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt, statuses.kHighsInterrupt):
             raise EngineFailed(f"HiGHS ended as {highs.modelStatusToString(status)!r}.", engine="highs")
         constant = self._program.constant
-        bound = info.mip_dual_bound + constant
+        bound = constant + self._dual_bound(info, is_optimal=status == statuses.kOptimal)
         bound -= _TOLERANCE * max(1.0, abs(bound)) if math.isfinite(bound) else 0.0
         if info.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
             return Outcome(termination="no_solution", bound=bound, wall_s=wall_s)
@@ -168,6 +168,11 @@ class _Run:
             x=x,
             wall_s=wall_s,
         )
+
+    def _dual_bound(self, info: Any, *, is_optimal: bool) -> float:
+        if any(self._program.integer):
+            return float(info.mip_dual_bound)
+        return float(info.objective_function_value) if is_optimal else -math.inf
 
     def _is_bounded(self) -> bool:
         """Whether no column can lower the objective for ever."""

@@ -36,7 +36,7 @@ def is_feasible(program: MixedIntegerProgram, x: Sequence[float]) -> bool:
     rows = zip(program.row_lower, program.row_columns, program.row_coefficients, program.row_upper, strict=True)
     for lower, columns, coefficients, upper in rows:
         terms = [coefficient * x[column] for column, coefficient in zip(columns, coefficients, strict=True)]
-        slack = TOLERANCE * max(1.0, max(map(abs, coefficients), default=0.0))
+        slack = TOLERANCE * max(1.0, max(map(abs, coefficients), default=0.0), max(map(abs, terms), default=0.0))
         if not lower - slack <= sum(terms) <= upper + slack:
             return False
     return True

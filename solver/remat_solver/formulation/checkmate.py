@@ -50,12 +50,17 @@ Terms = dict[int, float]
 
 @dataclass(kw_only=True)
 class DenseModel:
-    """The program, `rerun[t]` (the columns R[t,i] by op i < t), and the bytes and ns of one model unit."""
+    """The program, and what its columns are.
+
+    `rerun[t]`: the columns R[t,i] by op i < t; `kept[t]`: the columns S[t,o] by value. `memory_unit` and
+    `time_unit` are the bytes and ns of one model unit.
+    """
 
     memory_unit: float
     time_unit: float
     program: MixedIntegerProgram = field(default_factory=MixedIntegerProgram)
     rerun: list[dict[int, int]] = field(default_factory=list)
+    kept: list[dict[int, int]] = field(default_factory=list)
 
     def schedule(self, x: tuple[float, ...]) -> tuple[int, ...]:
         """The schedule that a solution describes."""
@@ -64,6 +69,12 @@ class DenseModel:
             runs.extend(op for op in sorted(rerun) if x[rerun[op]] > 0.5)
             runs.append(stage)
         return tuple(runs)
+
+    def bound_ns(self, graph: Graph, bound: float) -> int:
+        """A bound on the objective as one on the time: whole ns, rounded up once the engines' tolerance is off."""
+        if not math.isfinite(bound):
+            return graph.total_time_ns
+        return graph.total_time_ns + math.ceil(max(bound, 0.0) * self.time_unit - 1e-6 * graph.total_time_ns)
 
 
 def build_dense(
@@ -96,14 +107,13 @@ class _Builder:
         self.budget = budget_bytes / self.memory_unit
         self.size = [size / self.memory_unit for size in graph.sizes]
         self.volatile = [[v for v in graph.written_by(i) if not graph.is_output[v]] for i in range(len(graph))]
-        self.kept: list[dict[int, int]] = []
+        self.kept = model.kept
         self.again: list[dict[int, int]] = []
 
     def build(self) -> None:
         n = len(self.graph)
         for stage in range(n):
             self._add_decisions(stage)
-        self.kept.append({})
         self._add_replay_states()
         for stage in range(n):
             self._add_dependencies(stage)

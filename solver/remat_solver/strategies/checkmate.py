@@ -39,7 +39,7 @@ def checkmate(task: Task) -> Found:
         if attempt == 0:
             if outcome.termination == "infeasible":
                 raise task.infeasible(proof_scope="checkmate")
-            bound_ns = max(bound_ns, _bound_ns(task, model, outcome))
+            bound_ns = max(bound_ns, model.bound_ns(task.graph, outcome.bound))
         if outcome.termination == "infeasible":
             break
         if outcome.x is None:
@@ -84,11 +84,3 @@ def _solve(task: Task, model: DenseModel) -> Outcome:
         task.report(bound_ns=floor, incumbent_ns=incumbent, stage="dense")
 
     return task.find_engine().solve(model.program, limits, should_stop=task.stop_requested, on_incumbent=report)
-
-
-def _bound_ns(task: Task, model: DenseModel, outcome: Outcome) -> int:
-    """The bound in whole ns: times are whole, so that it may be rounded up, once the engines' tolerance is off."""
-    if not math.isfinite(outcome.bound):
-        return 0
-    total = task.graph.total_time_ns
-    return total + math.ceil(outcome.bound * model.time_unit - 1e-6 * total)
