@@ -17,6 +17,7 @@ from remat_api.jobs.hub import Hub
 from remat_api.jobs.local import LocalEngine
 from remat_api.jobs.solver_process import SolverProcess
 from remat_api.routes import events, graphs, health, plans, solves
+from remat_api.security.gate import Gate
 from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore
@@ -24,6 +25,8 @@ from remat_api.store.blobs import BlobStore
 from remat_api.store.database import Database, migrate
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore
+from remat_api.store.keys import KeyStore
+from remat_api.store.repeats import RepeatStore
 from remat_api.store.solves import SolveStore
 from remat_solver.errors import InvalidRequest
 
@@ -37,6 +40,7 @@ def create_app(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with running_service(settings) as service:
             app.state.service = service
+            app.state.gate = Gate(settings, service.keys)
             yield
 
     app = FastAPI(
@@ -98,6 +102,8 @@ def _assemble(settings: Settings) -> Service:
         answers=answers,
         jobs=jobs,
         solves=SolveStore(database),
+        keys=KeyStore(database),
+        repeats=RepeatStore(database),
         hub=hub,
         engine=engine,
     )

@@ -6,6 +6,7 @@ command that runs it.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import socket
@@ -32,11 +33,22 @@ def serve(
     data_dir: DataDir = None,
     database_url: DatabaseUrl = None,
     workers: Annotated[int | None, typer.Option(help="Solves at the same time.  [default: cores - 1]")] = None,
+    require_keys: Annotated[
+        bool, typer.Option("--require-keys", help="Ask for API keys on this machine too (behind a proxy, say).")
+    ] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without API keys.")] = False,
 ) -> None:
     """Run the solver service: plans over HTTP, kept in a database, solved in worker processes."""
-    settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url, workers=workers)
-    check_exposure(host, insecure=insecure)
+    settings = read_settings(
+        os.environ,
+        data_dir=data_dir,
+        database_url=database_url,
+        workers=workers,
+        require_keys=True if require_keys or not (insecure or is_loopback(host)) else None,
+        insecure=insecure or None,
+    )
+    if settings.require_keys:
+        check_keys(settings)
     listener = _listen(host, port)
     bound_port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
@@ -57,15 +69,23 @@ def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     typer.echo(f"database revision: {before or 'none'} -> {applied_revision(settings.sqlalchemy_url)}")
 
 
-def check_exposure(host: str, *, insecure: bool) -> None:
-    """Raises `InvalidRequest` for an address that others can reach, unless it was asked for in so many words."""
-    if insecure or is_loopback(host):
+def check_keys(settings: Settings) -> None:
+    """Raises `InvalidRequest` where keys are required and there are none: nobody could come in."""
+    if settings.admin_key or asyncio.run(_any_key(settings)):
         return
     raise InvalidRequest(
-        f"{host} can be reached from other machines, and this service has no API keys.",
-        hint="Listen on 127.0.0.1, make a key (remat keys create), or accept the risk with --insecure.",
+        "this service can be reached by others, and it has no API keys.",
+        hint="Make one (remat keys create NAME), listen on 127.0.0.1, or accept the risk with --insecure.",
         field="host",
     )
+
+
+async def _any_key(settings: Settings) -> bool:
+    from remat_api.store.database import opened
+    from remat_api.store.keys import KeyStore
+
+    async with opened(settings) as database:
+        return await KeyStore(database).any_valid()
 
 
 def is_loopback(host: str) -> bool:

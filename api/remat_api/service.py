@@ -12,12 +12,15 @@ from remat_api.bodies import parse_graph
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.questions import pose
+from remat_api.security.callers import Caller
 from remat_api.settings import Settings
 from remat_api.store.answers import Answer, AnswerStore
 from remat_api.store.blobs import address
 from remat_api.store.database import Database
 from remat_api.store.graphs import GraphStore, StoredGraph, survey
 from remat_api.store.jobs import JobEvent, JobStore
+from remat_api.store.keys import ApiKey, KeyStore
+from remat_api.store.repeats import RepeatStore
 from remat_api.store.solves import Solve, SolveStore
 from remat_solver.errors import Conflict, NotFound, RematError, TooManyRequests
 from remat_solver.graph import Graph
@@ -34,6 +37,8 @@ class Service:
     answers: AnswerStore
     jobs: JobStore
     solves: SolveStore
+    keys: KeyStore
+    repeats: RepeatStore
     hub: Hub
     engine: JobEngine
     _uploading: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
@@ -53,19 +58,30 @@ class Service:
             return stored, await self.graphs.put(document, stored, owner)
 
     async def ask(
-        self, stored: StoredGraph, options: SolveOptions, *, owner: str, tags: tuple[str, ...], priority: int
+        self,
+        stored: StoredGraph,
+        options: SolveOptions,
+        *,
+        caller: Caller,
+        tags: tuple[str, ...],
+        priority: int,
     ) -> Solve:
-        """Asks for a plan: answered at once if the answer is known, else by the one job for this question."""
+        """Asks for a plan: answered at once if the answer is known, else by the one job for this question.
+
+        A new job counts against the quotas of the caller's key. Raises `TooManyRequests`.
+        """
         question = await asyncio.to_thread(pose, stored, options)
         answer = await self.answers.find(question)
         if answer is not None:
-            solve_id = await self.solves.record_answer(question, answer, owner=owner, tags=tags)
+            solve_id = await self.solves.record_answer(question, answer, owner=caller.owner, tags=tags)
         else:
             await self._check_queue()
-            solve_id, is_new_job = await self.solves.ask(question, owner=owner, tags=tags, priority=priority)
+            if caller.key is not None:
+                await self._check_quotas(caller.key)
+            solve_id, is_new_job = await self.solves.ask(question, owner=caller.owner, tags=tags, priority=priority)
             if is_new_job:
                 self.engine.job_added()
-        return await self.solves.get(solve_id, owner=owner)
+        return await self.solves.get(solve_id, owner=caller.owner)
 
     async def wait(self, solve: Solve, wait_s: float, *, owner: str | None) -> Solve:
         """The solve once it is final, or as it stands after `wait_s` seconds. Holds nothing meanwhile."""
@@ -136,6 +152,21 @@ class Service:
         queued = (await self.jobs.queue_lengths())["queued"]
         if queued >= self.settings.max_queued_jobs:
             raise TooManyRequests(f"{queued} jobs are queued already.", hint="Try again later.", retry_after_s=30)
+
+    async def _check_quotas(self, key: ApiKey) -> None:
+        if key.max_open_solves and await self.keys.open_solves(key.id) >= key.max_open_solves:
+            raise TooManyRequests(
+                f"this key has {key.max_open_solves} open solves, as many as it may.",
+                hint="Wait for one to end, or cancel it.",
+                retry_after_s=10,
+            )
+        allowed_s = key.solve_seconds_per_day
+        if allowed_s and await self.keys.solve_seconds_today(key.id) >= allowed_s:
+            raise TooManyRequests(
+                f"this key has used its {allowed_s} seconds of solving for today.",
+                hint="Plans that are known are served all the same.",
+                retry_after_s=3600,
+            )
 
     async def _tell(self, job_id: str | None) -> None:
         if job_id is not None:

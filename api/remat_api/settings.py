@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from remat_solver.errors import InvalidRequest
 
 ENVIRONMENT_PREFIX = "REMAT_"
+MIN_ADMIN_KEY_LENGTH = 32
+_FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_READERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "Path": Path,
+    "bool": lambda text: _FLAGS[text.lower()],
+}
 
 
 def default_data_dir() -> Path:
@@ -34,6 +43,9 @@ class Settings:
     `max_attempts`: a job whose worker died this often fails. `drain_s`: how long running jobs may go
     on when the service stops; what is unfinished then is solved after the next start.
     `job_memory_bytes`: address space of one worker and its engine; 0 sets no limit.
+    `require_keys`: every request must show an API key. `insecure`: answer others without keys.
+    `admin_key`: a key of the operator's own choice that may do everything (32 characters or more).
+    `requests_per_minute` for each caller; 0 sets no limit.
     """
 
     data_dir: Path
@@ -48,11 +60,22 @@ class Settings:
     max_queued_jobs: int = 10_000
     drain_s: float = 2.0
     job_memory_bytes: int = 0
+    require_keys: bool = False
+    insecure: bool = False
+    admin_key: str = field(default="", repr=False)
+    requests_per_minute: int = 0
 
     def __post_init__(self) -> None:
         for name in ("workers", "threads_per_job", "max_wire_bytes", "max_body_bytes", "max_ops", "max_attempts"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"the setting {name} is {getattr(self, name)}; it must be at least 1.", field=name)
+
+        if self.admin_key and len(self.admin_key) < MIN_ADMIN_KEY_LENGTH:
+            raise InvalidRequest(
+                f"admin_key is shorter than {MIN_ADMIN_KEY_LENGTH} characters.",
+                hint='Make one: python3 -c "import secrets; print(secrets.token_urlsafe(32))".',
+                field="admin_key",
+            )
 
     @property
     def uses_sqlite(self) -> bool:
@@ -80,10 +103,16 @@ def read_settings(environment: Mapping[str, str], **given: Any) -> Settings:
 
 
 def _read(name: str, kind: str, text: str) -> Any:
-    readers: dict[str, Any] = {"int": int, "float": float, "str": str, "Path": Path}
+    readers: dict[str, Any] = {
+        "int": int,
+        "float": float,
+        "str": str,
+        "Path": Path,
+        "bool": lambda flag: _FLAGS[flag.lower()],
+    }
     try:
         return readers[kind](text)
-    except ValueError:
+    except (ValueError, KeyError):
         raise InvalidRequest(
             f"{ENVIRONMENT_PREFIX}{name.upper()} is {text!r}, which is no {kind}.", field=name
         ) from None

@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from remat_api.routes.context import ServiceOf
 from remat_api.routes.solves import SolveId
-from remat_api.security.callers import CallerOf
+from remat_api.security.callers import Reader
 from remat_api.store.clock import iso_time
 from remat_api.store.jobs import JobEvent
 
@@ -24,7 +24,7 @@ HEARTBEAT_S = 15.0
 async def get_solve_events(
     solve_id: SolveId,
     service: ServiceOf,
-    caller: CallerOf,
+    caller: Reader,
     last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Every event of the solve, from the first or from after `Last-Event-ID`, to its end; 204 if that was the last."""

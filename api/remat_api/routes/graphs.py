@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from remat_api.bodies import read_body
 from remat_api.routes.context import SHA256_PATTERN, ServiceOf, document_response
-from remat_api.security.callers import CallerOf
+from remat_api.security.callers import Reader, Solver
 from remat_api.store.blobs import address
 from remat_api.views import GraphView, graph_view
 from remat_solver.errors import InvalidRequest
@@ -19,7 +19,7 @@ GraphId = Annotated[str, Path(pattern=SHA256_PATTERN, description="sha256 (hex) 
 
 @router.put("/{graph_id}", operation_id="put_graph", responses={201: {"model": GraphView}})
 async def put_graph(
-    graph_id: GraphId, request: Request, response: Response, service: ServiceOf, caller: CallerOf
+    graph_id: GraphId, request: Request, response: Response, service: ServiceOf, caller: Solver
 ) -> GraphView:
     """Stores a graph under the sha256 of its JSON (before compression); 201 if it is new, 200 if not."""
     text = await read_body(request, service.settings)
@@ -33,27 +33,27 @@ async def put_graph(
 
 
 @router.post("", operation_id="post_graph", status_code=201, responses={200: {"model": GraphView}})
-async def post_graph(request: Request, response: Response, service: ServiceOf, caller: CallerOf) -> GraphView:
+async def post_graph(request: Request, response: Response, service: ServiceOf, caller: Solver) -> GraphView:
     """Stores a graph; the service computes its address (`id`)."""
     return await _store(await read_body(request, service.settings), response, service, caller)
 
 
 @router.get("/{graph_id}", operation_id="get_graph")
-async def get_graph(graph_id: GraphId, service: ServiceOf, caller: CallerOf) -> GraphView:
+async def get_graph(graph_id: GraphId, service: ServiceOf, caller: Reader) -> GraphView:
     """A stored graph's figures."""
     del caller
     return graph_view(await service.graphs.get(graph_id))
 
 
 @router.get("/{graph_id}/document", operation_id="get_graph_document", response_class=Response)
-async def get_graph_document(graph_id: GraphId, request: Request, service: ServiceOf, caller: CallerOf) -> Response:
+async def get_graph_document(graph_id: GraphId, request: Request, service: ServiceOf, caller: Reader) -> Response:
     """The graph's JSON, byte for byte as it was sent."""
     del caller
     document = await service.graphs.document(graph_id)
     return document_response(request, graph_id, document, cache_control="private, max-age=31536000, immutable")
 
 
-async def _store(text: bytes, response: Response, service: ServiceOf, caller: CallerOf) -> GraphView:
+async def _store(text: bytes, response: Response, service: ServiceOf, caller: Solver) -> GraphView:
     stored, is_new = await service.take_graph(text, owner=caller.owner)
     response.status_code = 201 if is_new else 200
     response.headers["Location"] = f"/v1/graphs/{stored.id}"

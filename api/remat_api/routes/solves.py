@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from remat_api.bodies import parse_body, read_body
 from remat_api.requests import CancelRequest, SolveRequest
 from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
-from remat_api.security.callers import CallerOf
+from remat_api.security.callers import Caller, Reader, Solver
 from remat_api.service import Service
+from remat_api.store.blobs import address
 from remat_api.store.graphs import StoredGraph
-from remat_api.store.solves import Filter
+from remat_api.store.solves import Filter, Solve
 from remat_api.views import SolvePage, SolveView, solve_view
 from remat_solver.files import dump_json
 
@@ -22,11 +23,25 @@ StateName = Literal["queued", "running", "done", "failed", "cancelled"]
 
 
 @router.post("", operation_id="post_solve", status_code=202, responses={200: {"model": SolveView}})
-async def post_solve(request: Request, response: Response, service: ServiceOf, caller: CallerOf) -> SolveView:
-    """Asks for a plan: 202 and a Location to wait at, or 200 if the answer is known (or came within `Prefer: wait`)."""
-    asked = await parse_body(SolveRequest, await read_body(request, service.settings))
-    stored = await _graph_of(asked, service, caller.owner)
-    solve = await service.ask(stored, asked.options(), owner=caller.owner, tags=asked.tags, priority=asked.priority)
+async def post_solve(
+    request: Request,
+    response: Response,
+    service: ServiceOf,
+    caller: Solver,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255, pattern="^[ -~]+$")] = None,
+) -> SolveView:
+    """Asks for a plan: 202 and a Location to wait at, or 200 if the answer is known (or came within `Prefer: wait`).
+
+    A request repeated with the same `Idempotency-Key` and body within a day gives the same solve again.
+    """
+    body = await read_body(request, service.settings)
+    solve = await _repeated(idempotency_key, body, service, caller)
+    if solve is None:
+        asked = await parse_body(SolveRequest, body)
+        stored = await _graph_of(asked, service, caller.owner)
+        solve = await service.ask(stored, asked.options(), caller=caller, tags=asked.tags, priority=asked.priority)
+        if idempotency_key is not None:
+            await service.repeats.record(caller.owner, idempotency_key, address(body), solve.id)
     wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
     solve = await service.wait(solve, wait_s, owner=caller.sees)
     response.status_code = 200 if solve.is_final else 202
@@ -38,7 +53,7 @@ async def post_solve(request: Request, response: Response, service: ServiceOf, c
 async def list_solves(
     response: Response,
     service: ServiceOf,
-    caller: CallerOf,
+    caller: Reader,
     state: StateName | None = None,
     graph_id: Annotated[str | None, Query(pattern=SHA256_PATTERN)] = None,
     before: Annotated[str | None, Query(pattern=ID_PATTERN, description="list solves older than this one")] = None,
@@ -58,7 +73,7 @@ async def list_solves(
 
 @router.get("/{solve_id}", operation_id="get_solve")
 async def get_solve(
-    solve_id: SolveId, request: Request, response: Response, service: ServiceOf, caller: CallerOf
+    solve_id: SolveId, request: Request, response: Response, service: ServiceOf, caller: Reader
 ) -> SolveView:
     """How a solve stands; with `Prefer: wait=N`, once it is over or after N seconds."""
     solve = await service.solves.get(solve_id, owner=caller.sees)
@@ -70,7 +85,7 @@ async def get_solve(
 
 
 @router.get("/{solve_id}/plan", operation_id="get_solve_plan", response_class=Response)
-async def get_solve_plan(solve_id: SolveId, request: Request, service: ServiceOf, caller: CallerOf) -> Response:
+async def get_solve_plan(solve_id: SolveId, request: Request, service: ServiceOf, caller: Reader) -> Response:
     """The solve's plan; the problem that it ended with if there is none; 409 while it is open."""
     solve = await service.solves.get(solve_id, owner=caller.sees)
     plan_id, document = await service.plan_of(solve)
@@ -82,7 +97,7 @@ async def cancel_solve(
     solve_id: SolveId,
     request: Request,
     service: ServiceOf,
-    caller: CallerOf,
+    caller: Solver,
     keep: Annotated[Literal["best", "discard"] | None, Query()] = None,
 ) -> SolveView:
     """Cancels a solve. `keep` (query or JSON body): "best" (default) ends it with the best plan so far, "discard" with
@@ -93,7 +108,7 @@ async def cancel_solve(
 
 
 @router.delete("/{solve_id}", operation_id="delete_solve", status_code=204)
-async def delete_solve(solve_id: SolveId, service: ServiceOf, caller: CallerOf) -> None:
+async def delete_solve(solve_id: SolveId, service: ServiceOf, caller: Solver) -> None:
     """Cancels a solve if it is open, and forgets it. Plans stay: they are shared by key."""
     await service.delete(solve_id, owner=caller.sees)
 
@@ -103,3 +118,11 @@ async def _graph_of(asked: SolveRequest, service: Service, owner: str) -> Stored
         return await service.graphs.get(asked.graph_id or "")
     stored, _ = await service.take_graph(dump_json(asked.graph), owner=owner, graph=asked.graph)
     return stored
+
+
+async def _repeated(idempotency_key: str | None, body: bytes, service: Service, caller: Caller) -> Solve | None:
+    """The solve that an equal request made before; raises `InvalidRequest` if that one had another body."""
+    if idempotency_key is None:
+        return None
+    solve_id = await service.repeats.find(caller.owner, idempotency_key, address(body))
+    return None if solve_id is None else await service.solves.get(solve_id, owner=caller.sees)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends, Request
 
-Scope = str
+from remat_api.store.keys import ApiKey
+from remat_solver.errors import Unauthorized
+
+Scope = Literal["solve", "read", "admin"]
 SCOPES: tuple[Scope, ...] = ("solve", "read", "admin")
+_IMPLIED: dict[str, frozenset[str]] = {
+    "read": frozenset({"read"}),
+    "solve": frozenset({"solve", "read"}),
+    "admin": frozenset(SCOPES),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """`owner` is the id of the caller's key; solves are kept apart by it."""
+    """`owner` is the id of the caller's key; solves are kept apart by it. `key` is None for those without one."""
 
     owner: str
-    scopes: frozenset[Scope]
+    scopes: frozenset[str]
+    key: ApiKey | None = None
 
     @property
     def sees(self) -> str | None:
@@ -25,13 +35,33 @@ class Caller:
 
 
 LOCAL = Caller(owner="local", scopes=frozenset(SCOPES))
-"""The caller of a service without keys, which listens on loopback alone."""
+"""Whoever calls a service that asks for no keys."""
+ADMINISTRATOR = Caller(owner="administrator", scopes=frozenset(SCOPES))
+"""Whoever shows the key of the setting `admin_key`."""
 
 
-async def identify(request: Request) -> Caller:
-    """The caller of a request."""
-    del request
-    return LOCAL
+def caller_of(key: ApiKey) -> Caller:
+    """The caller who shows a valid key."""
+    scopes = frozenset[str]().union(*(_IMPLIED.get(scope, frozenset()) for scope in key.scopes))
+    return Caller(owner=key.id, scopes=scopes, key=key)
 
 
-CallerOf = Annotated[Caller, Depends(identify)]
+def allowed_to(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
+    """The dependency of a route that needs `scope`. Raises `Unauthorized` and `TooManyRequests`."""
+
+    async def caller(request: Request) -> Caller:
+        found: Caller = await request.app.state.gate.admit(request)
+        if scope not in found.scopes:
+            raise Unauthorized(
+                f"this key may not {scope}.",
+                hint=f"Ask for one that may: remat keys create NAME --scope {scope}.",
+                status_code=403,
+            )
+        return found
+
+    return caller
+
+
+Reader = Annotated[Caller, Depends(allowed_to("read"))]
+Solver = Annotated[Caller, Depends(allowed_to("solve"))]
+Administrator = Annotated[Caller, Depends(allowed_to("admin"))]

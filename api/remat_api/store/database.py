@@ -15,6 +15,8 @@ from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from remat_api.settings import Settings
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
 
@@ -109,3 +111,16 @@ def applied_revision(url: str) -> str | None:
             return found
     finally:
         engine.dispose()
+
+
+@contextlib.asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Database]:
+    """The database of `settings`, migrated first if it is the embedded one."""
+    settings.data_dir.mkdir(parents=True, exist_ok=True)
+    if settings.uses_sqlite:
+        await asyncio.to_thread(migrate, settings.sqlalchemy_url)
+    database = Database(settings.sqlalchemy_url)
+    try:
+        yield database
+    finally:
+        await database.close()

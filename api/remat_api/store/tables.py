@@ -6,6 +6,8 @@ answers   what is known for good about a key: a plan, or the proof that there is
 plans     refereed plans, by the sha256 of their JSON
 graphs    uploaded graphs, by the sha256 of their JSON
 events    what happened to a job, in order, for replay
+api_keys  who may ask, with quotas; secrets only as sha256
+repeats   requests that carried an Idempotency-Key, and the solve that each made
 """
 
 from __future__ import annotations
@@ -131,5 +133,30 @@ events = sa.Table(
     sa.Column("seq", sa.Integer, primary_key=True),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("body", sa.JSON, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+)
+
+api_keys = sa.Table(
+    "api_keys",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(100), nullable=False),
+    sa.Column("secret_hash", SHA256, nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("max_open_solves", sa.Integer, nullable=False),
+    sa.Column("solve_seconds_per_day", sa.Integer, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("expires_ms", sa.BigInteger),
+    sa.Column("revoked_ms", sa.BigInteger),
+    sa.Column("last_used_ms", sa.BigInteger),
+)
+
+repeats = sa.Table(
+    "repeats",
+    metadata,
+    sa.Column("owner", sa.String(64), primary_key=True),
+    sa.Column("idempotency_key", sa.String(255), primary_key=True),
+    sa.Column("body_hash", SHA256, nullable=False),
+    sa.Column("solve_id", ID, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
 )

@@ -1,0 +1,94 @@
+"""`remat keys`: who may use the service."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from remat_api.commands import DatabaseUrl, DataDir
+from remat_api.settings import read_settings
+from remat_solver.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from remat_api.store.keys import KeyStore
+
+app = typer.Typer(help="Make, list and revoke the API keys of a solver service.", no_args_is_help=True)
+KNOWN_SCOPES = ("solve", "read", "admin")
+DAY_MS = 24 * 3600 * 1000
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="Who or what the key is for.")],
+    scope: Annotated[
+        list[str] | None, typer.Option(help="solve (and read), read, or admin. Repeatable.  [default: solve]")
+    ] = None,
+    expires_days: Annotated[int | None, typer.Option(min=1, help="Days after which the key ends.")] = None,
+    max_open_solves: Annotated[int, typer.Option(min=0, help="Solves open at the same time; 0: no limit.")] = 0,
+    solve_seconds_per_day: Annotated[int, typer.Option(min=0, help="Seconds of solving a day; 0: no limit.")] = 0,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Make a key. Its text is printed once and kept nowhere: hand it to REMAT_API_KEY."""
+    scopes = tuple(scope or ("solve",))
+    for wanted in scopes:
+        if wanted not in KNOWN_SCOPES:
+            raise InvalidRequest(
+                f"scope {wanted!r} is unknown.", hint=f"Choose from {', '.join(KNOWN_SCOPES)}.", field="scope"
+            )
+    if not 0 < len(name) <= 100 or not name.isprintable():
+        raise InvalidRequest("a key's name is 1 to 100 printable characters.", field="name")
+
+    async def make(keys: KeyStore) -> str:
+        from remat_api.store.clock import now_ms
+
+        _, text = await keys.create(
+            name,
+            scopes,
+            expires_ms=now_ms() + expires_days * DAY_MS if expires_days else None,
+            max_open_solves=max_open_solves,
+            solve_seconds_per_day=solve_seconds_per_day,
+        )
+        return text
+
+    typer.echo(_with_keys(data_dir, database_url, make))
+
+
+@app.command("list")
+def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+    """List the keys, without their secrets."""
+    from remat_api.store.clock import iso_time, now_ms
+
+    for key in _with_keys(data_dir, database_url, lambda keys: keys.listing()):
+        state = "revoked" if key.revoked_ms else "valid" if key.is_valid(now_ms()) else "expired"
+        used = iso_time(key.last_used_ms) or "never used"
+        typer.echo(f"{key.id}  {state:8} {','.join(key.scopes):12} {used:24}  {key.name}")
+
+
+@app.command()
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="The key's id, as `remat keys list` shows it.")],
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """End a key for good; a running service notices within ten seconds."""
+    _with_keys(data_dir, database_url, lambda keys: keys.revoke(key_id))
+    typer.echo(f"key {key_id} is revoked")
+
+
+def _with_keys(
+    data_dir: Path | None, database_url: str | None, act: Callable[[KeyStore], Coroutine[Any, Any, Any]]
+) -> Any:
+    from remat_api.store.database import opened
+    from remat_api.store.keys import KeyStore
+
+    async def run() -> Any:
+        async with opened(read_settings(os.environ, data_dir=data_dir, database_url=database_url)) as database:
+            return await act(KeyStore(database))
+
+    return asyncio.run(run())
