@@ -51,6 +51,7 @@ from dataclasses import dataclass, field
 
 from remat_solver.engines.base import MixedIntegerProgram
 from remat_solver.formulation.lifetimes import Lifetimes
+from remat_solver.graph import Graph
 from remat_solver.plan import ProofScope
 
 Slot = tuple[int, int]
@@ -69,6 +70,14 @@ class Scale:
 
     memory_unit: float
     time_unit: float
+
+
+def scale_for(graph: Graph, budget_bytes: int) -> Scale:
+    """Units in which the budget is about `BUDGET_SCALE` and the store-all time `TIME_SCALE`."""
+    return Scale(
+        memory_unit=2.0 ** math.ceil(math.log2(max(budget_bytes, 1))) / BUDGET_SCALE,
+        time_unit=max(graph.total_time_ns, 1) / TIME_SCALE,
+    )
 
 
 @dataclass(kw_only=True)
@@ -130,10 +139,7 @@ def build_model(
     """
     chosen = tuple(sorted(slots))
     graph = lifetimes.graph
-    scale = Scale(
-        memory_unit=2.0 ** (math.ceil(math.log2(max(budget_bytes, 1))) - math.log2(BUDGET_SCALE)),
-        time_unit=max(graph.total_time_ns, 1) / TIME_SCALE,
-    )
+    scale = scale_for(graph, budget_bytes)
     model = CutModel(slots=chosen, scale=scale, budget_bytes=budget_bytes)
     _Builder(lifetimes, model, absent or {}).build()
     for cover in covers:

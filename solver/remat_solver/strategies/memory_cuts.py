@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from remat_solver.bounds import working_set_bound
-from remat_solver.engines.base import Engine, Limits, Outcome
-from remat_solver.formulation.lifetimes import Lifetimes, find_lifetimes
-from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
+from remat_solver.formulation.lifetimes import find_lifetimes
+from remat_solver.formulation.memory_cuts import Slot
+from remat_solver.formulation.range_cuts import RangeCut, strengthen
 from remat_solver.pins import keeps_pins
-from remat_solver.plan import ProofScope
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.strategies.base import Found, Task
-from remat_solver.strategies.cleaning import drop_unused
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.incumbent import Incumbent
-from remat_solver.strategies.refinement import missing_slots, places
-from remat_solver.strategies.sequence import build_schedule, overfull, read_decisions
+from remat_solver.strategies.neighbourhood import NeighbourhoodSearch
+from remat_solver.strategies.relaxation import Relaxation, Round
 
 _SMALL = 1500
 """Up to so many ops the first model is solved sooner than heuristics could help."""
+_SEED_RULES = RULES[1:4]
+_REPAIR_RULES = RULES[1:3]
+_SLACK_SHARE = 0.6
+_QUICK_S = 0.5
+"""Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
 
 
 def memory_cuts(task: Task) -> Found:
     """Solves `task` to its gap by lazily added memory cuts (see `formulation.memory_cuts`).
 
-    Raises `InfeasibleBudget` with its proof, `NoPlanInTime`, `SolveCancelled` or an `EngineError`.
+    Rounds of the relaxation raise the bound; its schedules, made to fit by evictions, and a
+    neighbourhood search around the best of them lower the incumbent. Raises `InfeasibleBudget` with its
+    proof, `NoPlanInTime`, `SolveCancelled` or an `EngineError`.
     """
     return search(task, Knowledge())
 
@@ -52,29 +55,18 @@ def search(task: Task, knowledge: Knowledge, *, target_ns: int | None = None) ->
 
 
 class _Search:
-    """One solve: the slots so far, the best schedule, the best bound."""
+    """One solve: the relaxation below, the incumbent above, and what the time goes to."""
 
     def __init__(self, task: Task, knowledge: Knowledge, target_ns: int | None) -> None:
         self.task = task
         self.knowledge = knowledge
         self.target_ns = target_ns
         self.graph = task.graph
-        self.lifetimes: Lifetimes = find_lifetimes(task.graph)
-        self.slots: set[Slot] = set()
-        self.absent: dict[Slot, frozenset[int]] = {}
-        self.covers: list[Cover] = []
+        self.lifetimes = find_lifetimes(task.graph)
+        self.relaxation = Relaxation(task, self.lifetimes)
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
-        self.bound_ns = task.graph.total_time_ns
-        self.bound_scope: ProofScope = "order"
-        self.rounds = 0
-        self.rows = 0
-        self.columns = 0
+        self.neighbourhoods: NeighbourhoodSearch | None = None
         self.has_seeds = False
-        self.round_limit_s = 0.8
-
-    @cached_property
-    def engine(self) -> Engine:
-        return self.task.find_engine()
 
     def run(self) -> Found:
         bound = working_set_bound(self.graph)
@@ -84,24 +76,22 @@ class _Search:
         if store_all.peak_bytes <= self.task.budget_bytes and not self.task.absent_at_boundary:
             self.best.offer(store_all_schedule(self.graph), should_stop=self.task.is_over)
             return self.found("")
-        self.slots.add((store_all.peak_step, store_all.peak_step))
-        self.add_boundary()
+        self.choose_first_slots(store_all.peak_step)
         self.take_known()
         if len(self.graph) > _SMALL:
             self.seed()
-        while not self.is_closed() and not self.task.is_over():
-            if not self.do_round():
-                break
+        while not self.is_closed() and not self.task.is_over() and self.do_round():
+            self.check_target()
         if self.best.schedule is None:
             raise self.task.no_plan()
         return self.found("" if self.is_closed() else self.task.stopped_by())
 
-    def add_boundary(self) -> None:
+    def choose_first_slots(self, peak_step: int) -> None:
+        """The store-all peak, and the boundary if there are pins."""
+        self.relaxation.slots.add((peak_step, peak_step))
         if self.task.boundary is not None and self.task.absent_at_boundary:
-            slot = (self.task.boundary, -1)
-            barred = (v for op in self.task.absent_at_boundary for v in self.lifetimes.writes[op])
-            self.absent[slot] = frozenset(barred)
-            self.slots.add(slot)
+            barred = frozenset(v for op in self.task.absent_at_boundary for v in self.lifetimes.writes[op])
+            self.relaxation.bar((self.task.boundary, -1), barred)
 
     def take_known(self) -> None:
         """Offers the schedules that other solves of this graph found."""
@@ -114,9 +104,57 @@ class _Search:
         self.has_seeds = True
         stop_s = time.monotonic() + self.task.remaining_s() / 10
         store_all = store_all_schedule(self.graph)
-        for rule in RULES[1:4]:
+        for rule in _SEED_RULES:
             self.best.offer_fitted(store_all, (rule,), should_stop=lambda: self.is_past(stop_s))
             self.report("seed")
+
+    def do_round(self) -> bool:
+        """One round of the relaxation, then as long for the incumbent. False if nothing is left to try."""
+        found = self.relaxation.solve()
+        self.offer(found)
+        self.report("round")
+        is_proven = found.termination == "optimal"
+        if self.is_closed() or (is_proven and self.task.elapsed_s() < _QUICK_S and self.relaxation.refine(found)):
+            return True
+        if not self.has_seeds:
+            self.seed()
+        if self.best.schedule is None and found.schedule is not None:
+            self.try_smaller_budget(found)
+        is_refined = (is_proven or self.best.schedule is None) and self.relaxation.refine(found)
+        if not is_proven:
+            self.relaxation.limit_s *= 1.6
+        is_better = self.improve(found.wall_s)
+        return is_refined or is_better or not is_proven
+
+    def offer(self, found: Round) -> None:
+        """A round's schedule as it is if it fits, and made to fit otherwise."""
+        if found.schedule is None:
+            return
+        if found.peak_bytes <= self.task.budget_bytes:
+            self.best.offer(found.schedule, should_stop=self.task.is_over)
+        else:
+            self.best.offer_fitted(found.schedule, _REPAIR_RULES, should_stop=self.task.is_over)
+
+    def try_smaller_budget(self, found: Round) -> None:
+        """Solves the same relaxation with less room, as much less as its schedule exceeds it by, about."""
+        budget = self.task.budget_bytes - int(_SLACK_SHARE * (found.peak_bytes - self.task.budget_bytes))
+        if budget > 0:
+            self.offer(self.relaxation.solve(budget_bytes=budget, limit_s=found.wall_s))
+            self.report("smaller budget")
+
+    def improve(self, seconds: float) -> bool:
+        """Neighbourhood search for that long. True if the incumbent got faster."""
+        if self.best.schedule is None or len(self.best.schedule) == len(self.graph):
+            return False
+        if self.neighbourhoods is None:
+            self.neighbourhoods = NeighbourhoodSearch(self.lifetimes, self.relaxation.engine)
+        stop_s = time.monotonic() + seconds
+        is_better = False
+        while not self.is_closed() and not self.is_past(stop_s):
+            if self.neighbourhoods.improve(self.best, should_stop=self.task.is_over):
+                is_better = True
+                self.report("neighbourhood")
+        return is_better
 
     def is_past(self, moment_s: float) -> bool:
         return time.monotonic() >= moment_s or self.task.is_over()
@@ -125,8 +163,8 @@ class _Search:
         return not self.task.absent_at_boundary or keeps_pins(self.task, schedule)
 
     def check_target(self) -> None:
-        if self.target_ns is not None and self.bound_ns > self.target_ns:
-            raise self.task.infeasible(proof_scope=self.bound_scope)
+        if self.target_ns is not None and self.relaxation.bound_ns > self.target_ns:
+            raise self.task.infeasible(proof_scope=self.relaxation.bound_scope)
 
     def is_closed(self) -> bool:
         """Whether the best schedule is within the asked gap of the bound."""
@@ -134,103 +172,29 @@ class _Search:
             return False
         if self.target_ns is not None and self.best.time_ns <= self.target_ns:
             return True
-        return self.best.time_ns - self.bound_ns <= self.task.options.gap * self.graph.total_time_ns
-
-    def do_round(self) -> bool:
-        """One model, one solve, one schedule, new slots. False if nothing is left to try."""
-        self.rounds += 1
-        model = build_model(
-            self.lifetimes, tuple(self.slots), self.task.budget_bytes, absent=self.absent, covers=self.covers
-        )
-        self.rows, self.columns = model.program.row_count, model.program.column_count
-        outcome = self.solve_model(model)
-        if outcome.termination == "infeasible":
-            raise self.task.infeasible(proof_scope=model.proof_scope)
-        self.raise_bound(model, outcome.bound)
-        self.check_target()
-        if outcome.x is None:
-            if not self.has_seeds:
-                self.seed()
-            self.round_limit_s *= 2
-            return not self.task.is_over()
-        decisions = read_decisions(model, outcome.x)
-        schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, decisions))
-        timeline = simulate(self.graph, schedule).timeline_bytes
-        if max(timeline) <= self.task.budget_bytes:
-            self.best.offer(schedule, should_stop=self.task.is_over)
-            self.report("fits")
-            if self.is_closed():
-                return True
-            if outcome.termination == "feasible":
-                self.round_limit_s *= 2
-                return True
-            return self.refine_mismatch(schedule)
-        self.best.offer_fitted(schedule, RULES[1:3], should_stop=self.task.is_over)
-        if not self.has_seeds:
-            self.seed()
-        self.report("refine")
-        if self.is_closed():
-            return True
-        new = missing_slots(self.graph, schedule, timeline, self.task.budget_bytes, self.slots, limit=3)
-        self.slots.update(new)
-        if new:
-            return True
-        covers = [c for c in overfull(self.graph, decisions, self.task.budget_bytes) if c not in self.covers]
-        self.covers.extend(covers)
-        return bool(covers)
-
-    def solve_model(self, model: CutModel) -> Outcome:
-        if model.contradiction:
-            return Outcome(termination="infeasible", bound=math.inf)
-        if not model.program.column_count:
-            return Outcome(termination="optimal", bound=0.0, objective=0.0, x=())
-        limits = Limits(
-            time_limit_s=min(self.round_limit_s, self.task.remaining_s()),
-            absolute_gap=self.task.options.gap / 2 * self.graph.total_time_ns / model.scale.time_unit,
-            threads=self.task.options.threads,
-        )
-        return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
-
-    def raise_bound(self, model: CutModel, bound: float) -> None:
-        if not math.isfinite(bound):
-            return
-        total = self.graph.total_time_ns
-        bound_ns = total + math.ceil(bound * model.scale.time_unit - 1e-9 * total)
-        if bound_ns > self.bound_ns:
-            self.bound_ns = bound_ns
-            self.bound_scope = model.proof_scope
-
-    def refine_mismatch(self, schedule: list[int]) -> bool:
-        """Adds slots around recomputes that the objective did not pay for (trigger b)."""
-        new: list[Slot] = []
-        for stage, op in places(schedule):
-            if op != stage:
-                new.extend(s for s in ((stage, stage), (stage, op)) if s not in self.slots and s not in new)
-            if len(new) >= 4:
-                break
-        self.slots.update(new)
-        return bool(new)
+        gap_ns = self.task.options.gap * self.graph.total_time_ns
+        return self.best.time_ns - self.relaxation.bound_ns <= gap_ns
 
     def report(self, stage: str) -> None:
         self.task.report(
-            bound_ns=self.bound_ns,
+            bound_ns=self.relaxation.bound_ns,
             incumbent_ns=self.best.time_ns if self.best.schedule is not None else None,
-            slots=len(self.slots),
+            slots=len(self.relaxation.slots),
             stage=stage,
         )
 
     def found(self, stopped_by: str) -> Found:
         assert self.best.schedule is not None
-        used_engine = self.rounds > 0
+        relaxation = self.relaxation
         return Found(
             schedule=tuple(self.best.schedule),
-            bound_ns=min(self.bound_ns, self.best.time_ns),
-            proof_scope=self.bound_scope,
-            engine=self.engine.name if used_engine else "",
-            engine_version=self.engine.version() if used_engine else "",
-            rounds=self.rounds,
-            slots=len(self.slots),
-            rows=self.rows,
-            columns=self.columns,
+            bound_ns=min(relaxation.bound_ns, self.best.time_ns),
+            proof_scope=relaxation.bound_scope,
+            engine=relaxation.engine.name if relaxation.rounds else "",
+            engine_version=relaxation.engine.version() if relaxation.rounds else "",
+            rounds=relaxation.rounds,
+            slots=len(relaxation.slots) if relaxation.rounds else 0,
+            rows=relaxation.rows,
+            columns=relaxation.columns,
             stopped_by=stopped_by,
         )

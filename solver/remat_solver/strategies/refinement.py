@@ -7,6 +7,8 @@ from collections.abc import Collection, Sequence
 from remat_solver.formulation.memory_cuts import Slot
 from remat_solver.graph import Graph
 
+_MISMATCHES_PER_ROUND = 4
+
 
 def places(schedule: Sequence[int]) -> list[Slot]:
     """The slot (stage, op) of each step: the stage is the op whose first run comes next, or is this one."""
@@ -74,3 +76,14 @@ def _slots_of_group(group: list[tuple[int, Slot]], present: Collection[Slot], op
         if new:
             return new
     return []
+
+
+def mismatched_slots(schedule: Sequence[int], present: Collection[Slot]) -> list[Slot]:
+    """Slots around recomputes of a schedule that fits but costs more than the model's objective."""
+    new: list[Slot] = []
+    for stage, op in places(schedule):
+        if op != stage:
+            new.extend(slot for slot in ((stage, stage), (stage, op)) if slot not in present and slot not in new)
+        if len(new) >= _MISMATCHES_PER_ROUND:
+            break
+    return new

@@ -1,0 +1,128 @@
+"""The lower-bound side of the search: a model that knows some slots, solved and refined round by round."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from remat_solver.engines.base import Engine, Limits, Outcome, Termination
+from remat_solver.formulation.lifetimes import Lifetimes
+from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
+from remat_solver.plan import ProofScope
+from remat_solver.simulate import simulate
+from remat_solver.strategies.base import Task
+from remat_solver.strategies.cleaning import drop_unused
+from remat_solver.strategies.refinement import mismatched_slots, missing_slots
+from remat_solver.strategies.sequence import Decision, build_schedule, overfull, read_decisions
+
+_FIRST_LIMIT_S = 0.8
+_STAGES_PER_ROUND = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What one round found. `schedule` is None without an incumbent of the model's; `peak_bytes` is its own."""
+
+    termination: Termination
+    wall_s: float
+    schedule: list[int] | None = None
+    peak_bytes: int = 0
+    decisions: tuple[Decision, ...] = ()
+
+
+class Relaxation:
+    """The slots so far and the best bound proven with them; `limit_s` is the time for the next round."""
+
+    def __init__(self, task: Task, lifetimes: Lifetimes) -> None:
+        self.task = task
+        self.graph = task.graph
+        self.lifetimes = lifetimes
+        self.slots: set[Slot] = set()
+        self.absent: dict[Slot, frozenset[int]] = {}
+        self.covers: list[Cover] = []
+        self.bound_ns = task.graph.total_time_ns
+        self.bound_scope: ProofScope = "order"
+        self.rounds = 0
+        self.rows = 0
+        self.columns = 0
+        self.limit_s = _FIRST_LIMIT_S
+
+    @cached_property
+    def engine(self) -> Engine:
+        """The MIP engine, made when first asked for."""
+        return self.task.find_engine()
+
+    def bar(self, slot: Slot, values: frozenset[int]) -> None:
+        """Adds a slot at which these values must not be in memory."""
+        self.slots.add(slot)
+        self.absent[slot] = values
+
+    def solve(self, *, budget_bytes: int | None = None, limit_s: float | None = None) -> Round:
+        """One model, one solve, one schedule.
+
+        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits. A
+        smaller `budget_bytes` than the task's proves nothing: it serves to find schedules.
+        """
+        start = time.monotonic()
+        is_own_budget = budget_bytes is None
+        budget = self.task.budget_bytes if budget_bytes is None else budget_bytes
+        model = build_model(self.lifetimes, tuple(self.slots), budget, absent=self.absent, covers=self.covers)
+        outcome = self._ask_engine(model, self.limit_s if limit_s is None else limit_s)
+        if is_own_budget:
+            self.rounds += 1
+            self.rows, self.columns = model.program.row_count, model.program.column_count
+            if outcome.termination == "infeasible":
+                raise self.task.infeasible(proof_scope=model.proof_scope)
+            self._raise_bound(model, outcome.bound)
+        if outcome.x is None:
+            return Round(termination=outcome.termination, wall_s=time.monotonic() - start)
+        decisions = read_decisions(model, outcome.x)
+        schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, decisions))
+        return Round(
+            termination=outcome.termination,
+            wall_s=time.monotonic() - start,
+            schedule=schedule,
+            peak_bytes=simulate(self.graph, schedule).peak_bytes,
+            decisions=tuple(decisions),
+        )
+
+    def refine(self, found: Round) -> bool:
+        """Adds the slots that a round's schedule shows to be missing. False if there are none."""
+        if found.schedule is None:
+            return False
+        budget = self.task.budget_bytes
+        if found.peak_bytes <= budget:
+            new = mismatched_slots(found.schedule, self.slots)
+        else:
+            timeline = simulate(self.graph, found.schedule).timeline_bytes
+            new = missing_slots(self.graph, found.schedule, timeline, budget, self.slots, limit=_STAGES_PER_ROUND)
+        self.slots.update(new)
+        if new:
+            return True
+        covers = [cover for cover in overfull(self.graph, found.decisions, budget) if cover not in self.covers]
+        self.covers.extend(covers)
+        return bool(covers)
+
+    def _ask_engine(self, model: CutModel, limit_s: float) -> Outcome:
+        if model.contradiction:
+            return Outcome(termination="infeasible", bound=math.inf)
+        if not model.program.column_count:
+            return Outcome(termination="optimal", bound=0.0, objective=0.0, x=())
+        limits = Limits(
+            time_limit_s=min(limit_s, self.task.remaining_s()),
+            absolute_gap=self.task.options.gap / 2 * self.graph.total_time_ns / model.scale.time_unit,
+            threads=self.task.options.threads,
+        )
+        return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
+
+    def _raise_bound(self, model: CutModel, bound: float) -> None:
+        """Times are divided by an inexact unit and engines round: the bound gives up 1e-9 of the store-all time."""
+        if not math.isfinite(bound):
+            return
+        total = self.graph.total_time_ns
+        bound_ns = total + math.ceil(bound * model.scale.time_unit - 1e-9 * total)
+        if bound_ns > self.bound_ns:
+            self.bound_ns = bound_ns
+            self.bound_scope = model.proof_scope
