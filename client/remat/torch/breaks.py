@@ -12,6 +12,7 @@ from torch._dynamo import exc
 from remat_solver.errors import CaptureError, GraphBreak, RematError
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
+_CONTEXT = "Developer debug context:"
 _OWN_FOLDER = os.path.dirname(__file__)
 
 
@@ -46,6 +47,9 @@ def _reason(message: str) -> tuple[str, str]:
     """Dynamo's headline, and its first piece of advice."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     reason = lines[0].rstrip(".") if lines else "no reason given"
+    context = next((line for line in lines if line.startswith(_CONTEXT)), "").removeprefix(_CONTEXT).strip()
+    if context.startswith("raised exception"):
+        return f"it {context}", "Run the model without remat to see its own traceback."
     explanation = next((line for line in lines if line.startswith("Explanation:")), "")
     if explanation:
         reason = f"{reason} ({explanation.removeprefix('Explanation:').strip().rstrip('.')})"

@@ -1,0 +1,170 @@
+"""Each guard against silently wrong results, taken away: the comparison must notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remat.torch import batch_norm, contract, random_state
+from remat.torch.backend import Backend
+from remat.torch.compile import attach, planned_graphs
+from remat.torch.measure import measure
+from remat.torch.peak import measure_peak
+from remat_solver.graph import Graph
+from tests.client.torch_exact import schedules
+from tests.client.torch_exact.networks import CASES, WIDTH, Mlp, Normalised, rows
+from tests.client.torch_exact.training import Case, differences, seeded_model, train, train_planned
+
+BY_NAME = {case.name: case for case in CASES}
+
+
+def trained_differences(case: Case) -> list[str]:
+    """Differences between eager and evict-all."""
+    return differences(train(case, seeded_model(case)), train_planned(case, schedules.evict_all)[0])
+
+
+def test_without_restoring_the_random_state_gradients_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_state, "_write", lambda *_: None)
+    wrong = trained_differences(BY_NAME["dropout"])
+    assert any("gradient" in name for name in wrong)
+
+
+def test_without_putting_the_random_state_back_the_stream_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replay(_: Any, state: Tensor, target: Any, *args: Any, **kwargs: Any) -> Any:
+        torch.set_rng_state(state)
+        return target(*args, **kwargs)
+
+    monkeypatch.setattr(random_state.Replay, "__call__", replay)
+    case = BY_NAME["dropout"]
+    seen, _ = train_planned(case, schedules.evicting_at_random(0))
+    assert "0 random" in differences(train(case, seeded_model(case)), seen)
+
+
+def test_random_ops_are_replayed_and_attention_without_dropout_is_not() -> None:
+    with_dropout = train_planned(BY_NAME["attention with dropout"], schedules.store_all)[1][0].graph
+    without = train_planned(BY_NAME["attention"], schedules.store_all)[1][0].graph
+    assert any(op.recompute_state_bytes == random_state.state_bytes(torch.device("cpu")) for op in with_dropout.ops)
+    assert not any(op.recompute_state_bytes for op in without.ops)
+
+
+def test_batch_norm_recomputed_with_its_statistics_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_norm, "recompute_call", lambda args: (batch_norm.FUNCTIONAL, args))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        trained_differences(BY_NAME["batch norm"])
+
+
+def test_batch_norm_is_really_recomputed_and_its_statistics_once() -> None:
+    _, (record,) = train_planned(BY_NAME["batch norm"], schedules.evict_all)
+    norms = [i for i, op in enumerate(record.graph.ops) if "batch_norm_legit" in op.name and op.writes[1:]]
+    norms = [i for i in norms if record.graph.ops[i].signature]
+    owners = [i for i, op in enumerate(record.graph.ops) if op.name.endswith(".statistics")]
+    assert len(norms) == len(owners) == 3
+    assert sum(record.plan.run_counts[i] for i in norms) > 3
+    assert all(record.plan.run_counts[i] == 1 for i in owners)
+
+
+def test_readers_of_mutated_inputs_are_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert trained_differences(BY_NAME["mutated buffer"]) == []
+    monkeypatch.setattr(contract, "_mutated_keys", lambda *_: frozenset())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        trained_differences(BY_NAME["mutated buffer"])
+
+
+class _Stash(torch.autograd.Function):
+    """Puts its result on ctx by hand: autograd does not watch what happens to it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seen: Tensor) -> Tensor:
+        ctx.seen = seen
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return gradients[0] * ctx.seen, None
+
+
+class Stashing(nn.Module):
+    """Its backward reads a buffer, put on ctx by hand, that the forward has changed since."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("seen", torch.ones(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = _Stash.apply(self.linear(x), self.seen)  # type: ignore[no-untyped-call]
+        self.seen.add_(0.5)
+        return out.square().mean()  # type: ignore[no-any-return]
+
+
+def test_what_a_function_puts_on_ctx_by_hand_is_not_version_checked() -> None:
+    assert trained_differences(Case(name="stash", model=Stashing, batch=lambda _: (rows(),))) == []
+
+
+def excess_bytes(case: Case, scheduler: schedules.Scheduler) -> int:
+    """Measured peak minus the predicted one, with real workspaces."""
+    model = seeded_model(case)
+    attach(
+        model,
+        Backend(
+            model=model, planner=schedules.planner_of(scheduler), measure=lambda g: measure(g, cache=None, repeats=1)
+        ),
+    )
+    torch.manual_seed(0)
+    batch = case.batch(0)
+
+    def step() -> None:
+        output = model(*batch)  # held to the end, as training loops do
+        case.loss(output).backward()
+
+    step()
+    model.zero_grad()
+    peak = measure_peak(step, "cpu")
+    (record,) = planned_graphs(model)
+    return record.graph.fixed_bytes + peak.peak_bytes_above_start - record.predicted_peak_bytes
+
+
+LARGER = [
+    Case(name="dropout", model=lambda: Mlp(8), batch=lambda _: (rows(200),)),
+    Case(name="batch norm", model=Normalised, batch=lambda _: (torch.randn(8, 3, 24, 24), torch.randint(4, (8,)))),
+]
+
+
+@pytest.mark.parametrize("case", LARGER, ids=lambda case: case.name)
+def test_the_peak_is_predicted_to_the_byte(case: Case) -> None:
+    for scheduler in (schedules.store_all, schedules.evict_all, schedules.evicting_at_random(3)):
+        assert excess_bytes(case, scheduler) == 0
+
+
+def test_without_the_saved_random_states_the_budget_would_be_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(random_state, "state_bytes", lambda _device: 0)
+    assert excess_bytes(LARGER[0], schedules.evict_all) > 0
+
+
+def test_without_pinning_outputs_the_budget_would_be_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Last(nn.Module):
+        """Returns what a LayerNorm wrote, whose backward wants its other results."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(WIDTH)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.norm(x)  # type: ignore[no-any-return]
+
+    case = Case(name="last", model=Last, batch=lambda _: (rows(300),), loss=lambda out: out.sum())
+    loss_bytes = 8  # the loss, computed outside, and the gradient it starts from
+    assert excess_bytes(case, schedules.evict_all) <= loss_bytes
+    monkeypatch.setattr(contract, "_pin_writers", lambda ops: ops.ops)
+    assert excess_bytes(case, schedules.evict_all) > loss_bytes
+
+
+def test_graphs_say_what_may_not_be_recomputed() -> None:
+    graph: Graph = train_planned(BY_NAME["mutated buffer"], schedules.store_all)[1][0].graph
+    fixed = {op.name for op in graph.ops if not op.recomputable}
+    assert {"boundary", "cos"} <= fixed
