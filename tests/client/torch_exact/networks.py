@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from tests.client.torch_exact.training import Case
 
@@ -170,6 +171,65 @@ class Counting(nn.Module):
         return (shifted * self.seen.sin()).sum()
 
 
+class MutatedOutput(nn.Module):
+    """Returns views of an activation that it changes in place, in part after they were made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        hidden = self.linear(x)
+        hidden.view(-1).mul_(1.5)
+        product = hidden * hidden
+        tail = product[1:]
+        product.add_(1)
+        return hidden, hidden, tail, product.t(), x[0], hidden.detach()
+
+
+class MutatedInput(nn.Module):
+    """Scales its input in place by random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x.mul_(torch.rand_like(x))
+        return (torch.tanh(self.linear(x)) * x).sum()
+
+
+class Checkpointed(nn.Module):
+    """Brings regions of torch.utils.checkpoint of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = checkpoint(self._layer, x, use_reentrant=False)
+        return x.square().mean()
+
+    def _layer(self, x: Tensor) -> Tensor:
+        return functional.dropout(torch.tanh(self.linear(x)), 0.2)
+
+
+class Mixed(nn.Module):
+    """A transformer layer, convolution, pooling and three kinds of normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project = nn.Linear(WIDTH, 8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.convolution = nn.Conv1d(8, 8, 3)
+        self.tail = nn.Sequential(nn.GroupNorm(2, 8), nn.BatchNorm1d(8), nn.MaxPool1d(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.tail(self.convolution(self.encoder(self.project(x)).transpose(1, 2)))
+        return functional.huber_loss(x, torch.zeros_like(x))
+
+
 def labels(count: int) -> Tensor:
     """Class labels below 4."""
     return torch.randint(4, (count,))
@@ -203,5 +263,14 @@ CASES = [
     Case(name="input gradients", model=Mlp, batch=lambda _: (rows(requires_grad=True),)),
     Case(name="spectral norm", model=Spectral, batch=lambda _: (rows(),)),
     Case(name="mutated buffer", model=Counting, batch=lambda _: (rows(),)),
+    Case(
+        name="mutated outputs",
+        model=MutatedOutput,
+        batch=lambda _: (rows(),),
+        loss=lambda output: sum((part.square().mean() for part in output if part.requires_grad), torch.zeros(())),
+    ),
+    Case(name="mutated input", model=MutatedInput, batch=lambda _: (rows(),)),
+    Case(name="regions of its own", model=Checkpointed, batch=lambda _: (rows(),)),
+    Case(name="mixed layers", model=Mixed, batch=lambda _: (torch.randn(2, 7, WIDTH),)),
     Case(name="several shapes", model=Mlp, batch=lambda step: (rows(3 + step),)),
 ]

@@ -25,13 +25,14 @@ def check(case: Case, schedulers: dict[str, Scheduler]) -> None:
     """Trains under every schedule and compares with eager."""
     expected = train(case, seeded_model(case))
     assert all(tensor.isfinite().all() for tensor in expected.values())
+    recomputes = 0
     for name, scheduler in schedulers.items():
         seen, planned = train_planned(case, scheduler)
         assert differences(expected, seen) == [], name
         assert planned
         assert all(record.runs_built == record.runs_planned for record in planned)
-        if scheduler is not schedules.store_all:
-            assert all(record.plan.recompute_count for record in planned), name
+        recomputes += sum(record.plan.recompute_count for record in planned)
+    assert recomputes > 0
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -1,0 +1,78 @@
+"""Loops other than forward, backward, step: the plan must not care."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remat.torch.backend import Backend
+from remat.torch.compile import attach, planned_graphs
+from tests.client.torch_exact.networks import Mlp, rows
+from tests.client.torch_exact.schedules import evict_all, planner_of
+
+
+def accumulate(model: nn.Module) -> None:
+    """Two backwards into the same gradients."""
+    model(rows()).backward()
+    (model(rows()) / 2).backward()
+
+
+def two_at_once(model: nn.Module) -> None:
+    """Two forwards, whose backwards come in the other order."""
+    first, second = model(rows()), model(rows())
+    second.backward()
+    torch.rand(3)
+    first.backward()
+
+
+def keep_the_graph(model: nn.Module) -> None:
+    """Two backwards through one forward."""
+    loss = model(rows())
+    loss.backward(retain_graph=True)
+    loss.backward()
+
+
+def autocast_outside(model: nn.Module) -> None:
+    """The forward runs under autocast, the backward does not."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(rows())
+    loss.backward()
+
+
+def never_backward(model: nn.Module) -> None:
+    """A forward whose backward never comes."""
+    model(rows())
+    model(rows()).backward()
+
+
+def by_grad(model: nn.Module) -> None:
+    """torch.autograd.grad instead of backward."""
+    parameters = list(model.parameters())
+    for parameter, gradient in zip(parameters, torch.autograd.grad(model(rows()), parameters), strict=True):
+        parameter.grad = gradient
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [accumulate, two_at_once, keep_the_graph, autocast_outside, never_backward, by_grad],
+    ids=lambda f: f.__name__,
+)
+def test_the_loop_gives_the_same_gradients(loop: Callable[[nn.Module], None]) -> None:
+    gradients: list[list[Tensor | None]] = []
+    for planned in (False, True):
+        torch.manual_seed(5)
+        model = Mlp()
+        if planned:
+            attach(model, Backend(model=model, planner=planner_of(evict_all), measure=lambda graph: graph))
+        for _ in range(2):
+            loop(model)
+        gradients.append([parameter.grad for parameter in model.parameters()] + [torch.rand(1)])
+        if planned:
+            assert planned_graphs(model)[0].plan.recompute_count > 0
+    for eager, ours in zip(*gradients, strict=True):
+        assert eager is not None
+        assert ours is not None
+        assert torch.equal(eager, ours)
