@@ -11,12 +11,15 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from remat_api import problems
+from remat_api import description, problems
 from remat_api.jobs.execute import Attempt
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.local import LocalEngine
 from remat_api.jobs.solver_process import SolverProcess
+from remat_api.metrics import Metrics
+from remat_api.observation import Observation
 from remat_api.routes import events, graphs, health, plans, solves
+from remat_api.routes import metrics as metrics_route
 from remat_api.security.gate import Gate
 from remat_api.service import Service
 from remat_api.settings import Settings
@@ -36,9 +39,11 @@ DESCRIPTION = "Optimal rematerialization plans for training graphs: the least ti
 def create_app(settings: Settings) -> FastAPI:
     """The service as an ASGI app; it opens its data folder when it starts."""
 
+    metrics = Metrics()
+
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with running_service(settings) as service:
+        async with running_service(settings, metrics) as service:
             app.state.service = service
             app.state.gate = Gate(settings, service.keys)
             yield
@@ -50,19 +55,21 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
     )
     problems.install(app)
-    for routes in (graphs, solves, events, plans, health):
+    app.add_middleware(Observation, metrics=metrics)
+    for routes in (graphs, solves, events, plans, health, metrics_route):
         app.include_router(routes.router)
+    description.install(app)
     return app
 
 
 @contextlib.asynccontextmanager
-async def running_service(settings: Settings) -> AsyncIterator[Service]:
+async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator[Service]:
     """A service with its engine running, stopped again at the end."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with _data_dir_lock(settings):
         if settings.uses_sqlite:
             await asyncio.to_thread(migrate, settings.sqlalchemy_url)
-        service = _assemble(settings)
+        service = _assemble(settings, metrics)
         await service.engine.start()
         try:
             yield service
@@ -71,7 +78,7 @@ async def running_service(settings: Settings) -> AsyncIterator[Service]:
             await service.database.close()
 
 
-def _assemble(settings: Settings) -> Service:
+def _assemble(settings: Settings, metrics: Metrics) -> Service:
     database = Database(settings.sqlalchemy_url)
     blobs = BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
     graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
@@ -84,6 +91,7 @@ def _assemble(settings: Settings) -> Service:
             jobs=jobs,
             graphs=graphs_,
             hub=hub,
+            metrics=metrics,
             max_attempts=settings.max_attempts,
             max_threads=settings.threads_per_job,
         )
@@ -106,6 +114,7 @@ def _assemble(settings: Settings) -> Service:
         repeats=RepeatStore(database),
         hub=hub,
         engine=engine,
+        metrics=metrics,
     )
 
 

@@ -10,6 +10,7 @@ import asyncio
 import ipaddress
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -110,8 +111,15 @@ def _run(settings: Settings, listener: socket.socket) -> None:
     import uvicorn
 
     from remat_api.app import create_app
+    from remat_api.observation import configure_logs
 
+    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
+    configure_logs(level=settings.log_level, as_json=as_json)
     config = uvicorn.Config(
-        create_app(settings), log_level="warning", timeout_graceful_shutdown=5, h11_max_incomplete_event_size=64 * 1024
+        create_app(settings),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=5,
+        h11_max_incomplete_event_size=64 * 1024,
     )
     uvicorn.Server(config).run(sockets=[listener])

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from remat_api.bodies import parse_graph
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
+from remat_api.metrics import Metrics
 from remat_api.questions import pose
 from remat_api.security.callers import Caller
 from remat_api.settings import Settings
@@ -41,6 +42,7 @@ class Service:
     repeats: RepeatStore
     hub: Hub
     engine: JobEngine
+    metrics: Metrics
     _uploading: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
     async def take_graph(self, document: bytes, *, owner: str, graph: Graph | None = None) -> tuple[StoredGraph, bool]:
@@ -81,7 +83,9 @@ class Service:
             solve_id, is_new_job = await self.solves.ask(question, owner=caller.owner, tags=tags, priority=priority)
             if is_new_job:
                 self.engine.job_added()
-        return await self.solves.get(solve_id, owner=caller.owner)
+        solve = await self.solves.get(solve_id, owner=caller.owner)
+        self.metrics.questions.labels(solve.source).inc()
+        return solve
 
     async def wait(self, solve: Solve, wait_s: float, *, owner: str | None) -> Solve:
         """The solve once it is final, or as it stands after `wait_s` seconds. Holds nothing meanwhile."""
@@ -142,6 +146,7 @@ class Service:
     async def plan_by_key(self, key: str) -> tuple[str, bytes]:
         """The address and JSON of the plan that answers a key; raises `NotFound` or `InfeasibleBudget`."""
         answer: Answer | None = await self.answers.by_key(key)
+        self.metrics.plans_by_key.labels("hit" if answer else "miss").inc()
         if answer is None:
             raise NotFound(f"no plan is known for key {key[:64]!r}.", hint="Ask for it: POST /v1/solves.")
         if answer.plan_id is None:
@@ -149,7 +154,7 @@ class Service:
         return answer.plan_id, await self.answers.document(answer.plan_id)
 
     async def _check_queue(self) -> None:
-        queued = (await self.jobs.queue_lengths())["queued"]
+        queued = (await self.jobs.queue()).queued
         if queued >= self.settings.max_queued_jobs:
             raise TooManyRequests(f"{queued} jobs are queued already.", hint="Try again later.", retry_after_s=30)
 

@@ -46,6 +46,7 @@ class Settings:
     `require_keys`: every request must show an API key. `insecure`: answer others without keys.
     `admin_key`: a key of the operator's own choice that may do everything (32 characters or more).
     `requests_per_minute` for each caller; 0 sets no limit.
+    `log_format`: "json", "text", or "auto" (text on a terminal). `log_level`: debug, info, warning or error.
     """
 
     data_dir: Path
@@ -64,12 +65,16 @@ class Settings:
     insecure: bool = False
     admin_key: str = field(default="", repr=False)
     requests_per_minute: int = 0
+    log_format: str = "auto"
+    log_level: str = "info"
 
     def __post_init__(self) -> None:
         for name in ("workers", "threads_per_job", "max_wire_bytes", "max_body_bytes", "max_ops", "max_attempts"):
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"the setting {name} is {getattr(self, name)}; it must be at least 1.", field=name)
 
+        _check_choice("log_format", self.log_format, ("auto", "json", "text"))
+        _check_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
         if self.admin_key and len(self.admin_key) < MIN_ADMIN_KEY_LENGTH:
             raise InvalidRequest(
                 f"admin_key is shorter than {MIN_ADMIN_KEY_LENGTH} characters.",
@@ -116,3 +121,10 @@ def _read(name: str, kind: str, text: str) -> Any:
         raise InvalidRequest(
             f"{ENVIRONMENT_PREFIX}{name.upper()} is {text!r}, which is no {kind}.", field=name
         ) from None
+
+
+def _check_choice(name: str, choice: str, choices: tuple[str, ...]) -> None:
+    if choice not in choices:
+        raise InvalidRequest(
+            f"the setting {name} is {choice!r}.", hint=f"Choose one of {', '.join(choices)}.", field=name
+        )

@@ -9,6 +9,7 @@ from remat_api.problems import stored_problem
 from remat_api.store.clock import iso_time
 from remat_api.store.graphs import StoredGraph
 from remat_api.store.solves import Solve
+from remat_solver.bounds import working_set_bound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,26 @@ class GraphView:
     size_bytes: int
     created_at: str | None
     url: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphForecast:
+    """What a graph would be, were it stored, and what planning it takes.
+
+    `least_budget_bytes`: no budget below it has a plan. `dense_columns`: how large the paper's own
+    formulation (strategy "checkmate") would be; the default strategy stays far below it.
+    """
+
+    id: str
+    hash: str
+    op_count: int
+    value_count: int
+    fixed_bytes: int
+    size_bytes: int
+    store_all_peak_bytes: int
+    store_all_time_ns: int
+    least_budget_bytes: int
+    dense_columns: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,4 +146,22 @@ def solve_view(solve: Solve) -> SolveView:
         finished_at=iso_time(solve.finished_ms),
         url=url,
         events_url=f"{url}/events",
+    )
+
+
+def graph_forecast(stored: StoredGraph) -> GraphForecast:
+    """The figures of a graph that is not stored."""
+    graph = stored.graph
+    ops, values = len(graph), len(graph.values)
+    return GraphForecast(
+        id=stored.id,
+        hash=graph.hash,
+        op_count=ops,
+        value_count=values,
+        fixed_bytes=graph.fixed_bytes,
+        size_bytes=stored.size_bytes,
+        store_all_peak_bytes=stored.store_all_peak_bytes,
+        store_all_time_ns=graph.total_time_ns,
+        least_budget_bytes=working_set_bound(graph),
+        dense_columns=ops * (ops + 1) // 2 + ops * values // 2,
     )

@@ -54,6 +54,7 @@ REQUESTS: list[tuple[str, str, str]] = [
     ("GET", f"/v1/graphs/{'0' * 64}/document", "read"),
     ("POST", "/v1/solves", "solve"),
     ("POST", "/v1/graphs", "solve"),
+    ("POST", "/v1/graphs:validate", "solve"),
     ("PUT", f"/v1/graphs/{'0' * 64}", "solve"),
     ("POST", f"/v1/solves/{'0' * 32}/cancel", "solve"),
     ("DELETE", f"/v1/solves/{'0' * 32}", "solve"),

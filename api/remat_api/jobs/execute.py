@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.solver_process import SolverProcess, WorkerDied
+from remat_api.metrics import Metrics
 from remat_api.store.answers import ConfirmedPlan, confirm
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore, LostClaim
@@ -19,7 +22,7 @@ from remat_solver.files import parse_json
 from remat_solver.options import Progress
 from remat_solver.plan import Plan
 
-log = logging.getLogger(__name__)
+log = structlog.stdlib.get_logger(__name__)
 BEAT_INTERVAL_S = 1.0
 
 
@@ -32,23 +35,30 @@ class Attempt:
     jobs: JobStore
     graphs: GraphStore
     hub: Hub
+    metrics: Metrics
     max_attempts: int
     max_threads: int
     stopping: str = ""
 
     async def run(self) -> None:
         """Works on the job to its end. Never raises for what a job can do; a lost claim is dropped."""
+        began_s, outcome = time.monotonic(), "broken"
+        structlog.contextvars.bind_contextvars(job_id=self.claim.job_id, attempt=self.claim.attempt)
+        log.info("attempt begins", worker=self.worker.pid)
         try:
-            await self._run()
+            outcome = await self._run()
         except LostClaim:
-            log.warning("job %s: attempt %d lost its claim", self.claim.job_id, self.claim.attempt)
+            outcome = "lost"
             await self.worker.kill()
         except Exception:
-            log.exception("job %s: attempt %d broke", self.claim.job_id, self.claim.attempt)
+            log.exception("attempt broke")
             await self.worker.kill()
             with contextlib.suppress(LostClaim):
                 await self.jobs.fail(self.claim, _broken())
         finally:
+            seconds = time.monotonic() - began_s
+            self.metrics.job_seconds.labels(outcome).observe(seconds)
+            log.info("attempt ends", outcome=outcome, seconds=round(seconds, 3))
             self.hub.notify(self.claim.job_id, at_end=True)
 
     async def obey(self) -> None:
@@ -61,21 +71,25 @@ class Attempt:
             self.stopping = stop
             await self.worker.stop_and_keep(self.claim.job_id)
 
-    async def _run(self) -> None:
+    async def _run(self) -> str:
+        """Returns how the attempt ended, for the metrics."""
         try:
             await self.worker.start()
             self.hub.notify(self.claim.job_id, at_end=False)
             async with self._beating():
                 confirmed = await self._solve()
         except WorkerDied as death:
-            await self._end_after_death(death)
+            return await self._end_after_death(death)
         except RematError as error:
-            await self.jobs.fail(self.claim, error, cancelled=isinstance(error, SolveCancelled))
-        else:
-            plan = confirmed.plan
-            # A plan that a caller cut short answers that caller, not the question.
-            is_answer = not self.stopping or plan.gap <= self.claim.options["gap"]
-            await self.jobs.finish(self.claim, confirmed, is_answer=is_answer)
+            cancelled = isinstance(error, SolveCancelled)
+            await self.jobs.fail(self.claim, error, cancelled=cancelled)
+            return error.slug
+        plan = confirmed.plan
+        # A plan that a caller cut short answers that caller, not the question.
+        is_answer = not self.stopping or plan.gap <= self.claim.options["gap"]
+        await self.jobs.finish(self.claim, confirmed, is_answer=is_answer)
+        self.metrics.gap.observe(plan.gap)
+        return plan.status
 
     async def _solve(self) -> ConfirmedPlan:
         stored = await self.graphs.get(self.claim.graph_id)
@@ -91,12 +105,17 @@ class Attempt:
                 return await confirm(stored.graph, await asyncio.to_thread(parse_json, Plan, body))
         raise EngineFailed("the worker process sent no result.")
 
-    async def _end_after_death(self, death: WorkerDied) -> None:
-        if self.stopping == "discard" or self.claim.attempt < self.max_attempts:
-            reason = death.signal_name or "its worker ended"
-            await self.jobs.release(self.claim, reason=reason)  # which cancels it if nobody waits
-        else:
-            await self.jobs.fail(self.claim, death.as_error())
+    async def _end_after_death(self, death: WorkerDied) -> str:
+        if self.stopping == "discard":
+            await self.jobs.release(self.claim, reason="nobody waits for it")  # which cancels it
+            return "cancelled"
+        self.metrics.attempts_lost.inc()
+        log.warning("the worker died", signal=death.signal_name)
+        if self.claim.attempt < self.max_attempts:
+            await self.jobs.release(self.claim, reason=death.signal_name or "its worker ended")
+            return "worker-died"
+        await self.jobs.fail(self.claim, death.as_error())
+        return "engine-failed"
 
     @contextlib.asynccontextmanager
     async def _beating(self) -> Any:

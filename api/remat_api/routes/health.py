@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from remat_api.routes.context import ServiceOf
+from remat_api.store.jobs import Queue
 from remat_solver.graph import GRAPH_SCHEMA
 from remat_solver.plan import PLAN_SCHEMA
 
@@ -54,16 +55,21 @@ async def healthz() -> Health:
 async def readyz(response: Response, service: ServiceOf) -> Readiness:
     """The database answers, a worker lives and the MIP engine was found; else 503."""
     try:
-        lengths, database = await service.jobs.queue_lengths(), "ok"
+        queue, database = await service.jobs.queue(), "ok"
     except SQLAlchemyError as error:
-        lengths, database = {"queued": 0, "running": 0}, type(error).__name__
+        queue, database = Queue(queued=0, running=0, oldest_queued_s=0), type(error).__name__
     workers = service.engine.live_workers
     ready = database == "ok" and workers > 0 and bool(service.engine.engine_version)
     if not ready:
         response.status_code = 503
         response.headers["Retry-After"] = "5"
     return Readiness(
-        ready=ready, database=database, workers=workers, engine=service.engine.engine_version or "missing", **lengths
+        ready=ready,
+        database=database,
+        workers=workers,
+        engine=service.engine.engine_version or "missing",
+        queued=queue.queued,
+        running=queue.running,
     )
 
 

@@ -49,6 +49,15 @@ class JobEvent:
     created_ms: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """How many jobs are open, and how long the oldest queued one has waited (0 if none is)."""
+
+    queued: int
+    running: int
+    oldest_queued_s: float
+
+
 async def open_job(connection: AsyncConnection, question: Question, priority: int) -> tuple[str, bool]:
     """The open job for a question's key, and whether this call made it: equal questions share one."""
     job_id = new_id()
@@ -197,12 +206,18 @@ class JobStore:
                 await _requeue(connection, job_id, "its worker fell silent")
         return len(found)
 
-    async def queue_lengths(self) -> dict[str, int]:
-        """How many jobs there are in each open state."""
-        count = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.state.in_(OPEN)).group_by(jobs.c.state)
+    async def queue(self) -> Queue:
+        """How many jobs are open, and how long the oldest has waited."""
+        count = (
+            sa.select(jobs.c.state, sa.func.count(), sa.func.min(jobs.c.created_ms))
+            .where(jobs.c.state.in_(OPEN))
+            .group_by(jobs.c.state)
+        )
         async with self._database.reading() as connection:
-            found = {row[0]: row[1] for row in await connection.execute(count)}
-        return {state: found.get(state, 0) for state in OPEN}
+            found = {row[0]: (row[1], row[2]) for row in await connection.execute(count)}
+        queued, oldest_ms = found.get("queued", (0, now_ms()))
+        running, _ = found.get("running", (0, 0))
+        return Queue(queued=queued, running=running, oldest_queued_s=max(0, now_ms() - oldest_ms) / 1000)
 
     async def events_after(self, job_id: str, seq: int) -> list[JobEvent]:
         """The job's history after event `seq`."""
