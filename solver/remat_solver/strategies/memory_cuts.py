@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from remat_solver.bounds import working_set_bound
 from remat_solver.formulation.lifetimes import find_lifetimes
 from remat_solver.formulation.memory_cuts import Slot
-from remat_solver.formulation.range_cuts import RangeCut, strengthen
 from remat_solver.pins import keeps_pins
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.strategies.base import Found, Task
@@ -118,8 +117,8 @@ class _Search:
             return True
         if not self.has_seeds:
             self.seed()
-        if self.best.schedule is None and found.schedule is not None:
-            self.try_smaller_budget(found)
+        if self.best.schedule is None or not is_proven:
+            self.guess(found)
         is_refined = (is_proven or self.best.schedule is None) and self.relaxation.refine(found)
         if not is_proven:
             self.relaxation.limit_s *= 1.6
@@ -135,12 +134,18 @@ class _Search:
         else:
             self.best.offer_fitted(found.schedule, _REPAIR_RULES, should_stop=self.task.is_over)
 
-    def try_smaller_budget(self, found: Round) -> None:
-        """Solves the same relaxation with less room, as much less as its schedule exceeds it by, about."""
-        budget = self.task.budget_bytes - int(_SLACK_SHARE * (found.peak_bytes - self.task.budget_bytes))
-        if budget > 0:
-            self.offer(self.relaxation.solve(budget_bytes=budget, limit_s=found.wall_s))
-            self.report("smaller budget")
+    def guess(self, found: Round) -> None:
+        """Asks for schedules only: at the budget, and where that one exceeds it, with less room by about as much."""
+        budget = self.task.budget_bytes
+        guessed = found
+        if found.termination != "optimal":
+            guessed = self.relaxation.guess(budget, self.relaxation.limit_s / 2)
+            self.offer(guessed)
+            self.report("guess")
+        excess = guessed.peak_bytes - budget
+        if excess > 0 and not self.task.is_over() and budget > _SLACK_SHARE * excess:
+            self.offer(self.relaxation.guess(budget - int(_SLACK_SHARE * excess), self.relaxation.limit_s / 2))
+            self.report("guess with less room")
 
     def improve(self, seconds: float) -> bool:
         """Neighbourhood search for that long. True if the incumbent got faster."""

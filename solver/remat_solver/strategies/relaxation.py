@@ -7,9 +7,10 @@ import time
 from dataclasses import dataclass
 from functools import cached_property
 
-from remat_solver.engines.base import Engine, Limits, Outcome, Termination
+from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram, Outcome, Termination
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
+from remat_solver.formulation.range_cuts import RangeCut, strengthen
 from remat_solver.plan import ProofScope
 from remat_solver.simulate import simulate
 from remat_solver.strategies.base import Task
@@ -42,6 +43,7 @@ class Relaxation:
         self.slots: set[Slot] = set()
         self.absent: dict[Slot, frozenset[int]] = {}
         self.covers: list[Cover] = []
+        self.range_cuts: list[RangeCut] = []
         self.bound_ns = task.graph.total_time_ns
         self.bound_scope: ProofScope = "order"
         self.rounds = 0
@@ -59,30 +61,45 @@ class Relaxation:
         self.slots.add(slot)
         self.absent[slot] = values
 
-    def solve(self, *, budget_bytes: int | None = None, limit_s: float | None = None) -> Round:
-        """One model, one solve, one schedule.
+    def solve(self) -> Round:
+        """One round: a model, a solve, a schedule.
 
-        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits. A
-        smaller `budget_bytes` than the task's proves nothing: it serves to find schedules.
+        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits.
         """
         start = time.monotonic()
-        is_own_budget = budget_bytes is None
-        budget = self.task.budget_bytes if budget_bytes is None else budget_bytes
-        model = build_model(self.lifetimes, tuple(self.slots), budget, absent=self.absent, covers=self.covers)
-        outcome = self._ask_engine(model, self.limit_s if limit_s is None else limit_s)
-        if is_own_budget:
-            self.rounds += 1
-            self.rows, self.columns = model.program.row_count, model.program.column_count
-            if outcome.termination == "infeasible":
-                raise self.task.infeasible(proof_scope=model.proof_scope)
-            self._raise_bound(model, outcome.bound)
+        model = self._build(self.task.budget_bytes, with_ranges=True)
+        outcome = self._ask_engine(model, self.limit_s)
+        self.rounds += 1
+        self.rows, self.columns = model.program.row_count, model.program.column_count
+        if outcome.termination == "infeasible":
+            raise self.task.infeasible(proof_scope=model.proof_scope)
+        self._raise_bound(model, outcome.bound)
+        return self._as_round(model, outcome, start)
+
+    def guess(self, budget_bytes: int, limit_s: float) -> Round:
+        """The same slots, only for a schedule: maybe with less room than the task's, and without rows 7."""
+        start = time.monotonic()
+        model = self._build(budget_bytes, with_ranges=False)
+        return self._as_round(model, self._ask_engine(model, limit_s), start)
+
+    def _build(self, budget_bytes: int, *, with_ranges: bool) -> CutModel:
+        return build_model(
+            self.lifetimes,
+            tuple(self.slots),
+            budget_bytes,
+            absent=self.absent,
+            covers=self.covers,
+            with_ranges=with_ranges,
+        )
+
+    def _as_round(self, model: CutModel, outcome: Outcome, start_s: float) -> Round:
         if outcome.x is None:
-            return Round(termination=outcome.termination, wall_s=time.monotonic() - start)
+            return Round(termination=outcome.termination, wall_s=time.monotonic() - start_s)
         decisions = read_decisions(model, outcome.x)
         schedule = drop_unused(self.lifetimes, build_schedule(self.lifetimes, decisions))
         return Round(
             termination=outcome.termination,
-            wall_s=time.monotonic() - start,
+            wall_s=time.monotonic() - start_s,
             schedule=schedule,
             peak_bytes=simulate(self.graph, schedule).peak_bytes,
             decisions=tuple(decisions),
@@ -116,6 +133,12 @@ class Relaxation:
             threads=self.task.options.threads,
         )
         return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
+
+    def _relax(self, program: MixedIntegerProgram) -> tuple[float, ...] | None:
+        """The optimum of a linear relaxation, or None if it is time to end."""
+        limits = Limits(time_limit_s=self.task.remaining_s() / 4, threads=self.task.options.threads)
+        outcome = self.engine.solve(program, limits, should_stop=self.task.stop_requested)
+        return outcome.x if outcome.termination == "optimal" else None
 
     def _raise_bound(self, model: CutModel, bound: float) -> None:
         """Times are divided by an inexact unit and engines round: the bound gives up 1e-9 of the store-all time."""
