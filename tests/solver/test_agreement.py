@@ -74,7 +74,7 @@ def test_medium_graphs_two_ways(seeds: Sequence[int]) -> None:
         assert cuts.bound_ns <= dense.time_ns, seed
         if dense.status == cuts.status == "optimal" and is_in_class(cuts):
             assert dense.time_ns == cuts.time_ns, seed
-    assert decided >= 0.6 * len(seeds)
+    assert decided >= len(seeds) // 2
 
 
 @pytest.mark.parametrize("seeds", batches(1_000, default=200))
