@@ -25,7 +25,7 @@ from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore
 from remat_api.store.blobs import BlobStore
-from remat_api.store.database import Database, migrate
+from remat_api.store.database import connect, migrate
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore
 from remat_api.store.keys import KeyStore
@@ -79,7 +79,7 @@ async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator
 
 
 def _assemble(settings: Settings, metrics: Metrics) -> Service:
-    database = Database(settings.sqlalchemy_url)
+    database = connect(settings.sqlalchemy_url)
     blobs = BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
     graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
     jobs, hub = JobStore(database, answers), Hub(poll_s=60.0 if settings.uses_sqlite else 0.5)

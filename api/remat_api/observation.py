@@ -49,7 +49,7 @@ def configure_logs(*, level: str, as_json: bool) -> None:
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    for name in ("alembic", "aiosqlite", "uvicorn"):
+    for name in ("alembic", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 

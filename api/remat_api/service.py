@@ -12,7 +12,7 @@ from remat_api.bodies import parse_graph
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.metrics import Metrics
-from remat_api.questions import pose
+from remat_api.questions import Question, pose
 from remat_api.security.callers import Caller
 from remat_api.settings import Settings
 from remat_api.store.answers import Answer, AnswerStore
@@ -72,11 +72,9 @@ class Service:
 
         A new job counts against the quotas of the caller's key. Raises `TooManyRequests`.
         """
-        question = await asyncio.to_thread(pose, stored, options)
-        answer = await self.answers.find(question)
-        if answer is not None:
-            solve_id = await self.solves.record_answer(question, answer, owner=caller.owner, tags=tags)
-        else:
+        question = pose(stored, options)
+        solve_id = await self._reuse(question, caller, tags, priority)
+        if solve_id is None:
             await self._check_queue()
             if caller.key is not None:
                 await self._check_quotas(caller.key)
@@ -86,6 +84,18 @@ class Service:
         solve = await self.solves.get(solve_id, owner=caller.owner)
         self.metrics.questions.labels(solve.source).inc()
         return solve
+
+    async def _reuse(self, question: Question, caller: Caller, tags: tuple[str, ...], priority: int) -> str | None:
+        """A solve that takes no new work: its answer is known, implied by a known one, or on its way."""
+        answer = await self.answers.by_key(question.key)
+        if answer is None:
+            joined = await self.solves.join(question, owner=caller.owner, tags=tags, priority=priority)
+            if joined is not None:
+                return joined
+            answer = await self.answers.implied(question)
+        if answer is None:
+            return None
+        return await self.solves.record_answer(question, answer, owner=caller.owner, tags=tags)
 
     async def wait(self, solve: Solve, wait_s: float, *, owner: str | None) -> Solve:
         """The solve once it is final, or as it stands after `wait_s` seconds. Holds nothing meanwhile."""

@@ -89,8 +89,8 @@ class Settings:
 
     @property
     def sqlalchemy_url(self) -> str:
-        """The database's URL with an asynchronous driver."""
-        return self.database_url or f"sqlite+aiosqlite:///{self.data_dir / 'remat.db'}"
+        """The database's URL."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'remat.db'}"
 
 
 def read_settings(environment: Mapping[str, str], **given: Any) -> Settings:

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from remat_api.questions import Question
 from remat_api.store.blobs import BlobStore, address
 from remat_api.store.clock import now_ms
-from remat_api.store.database import Database, insert_if_absent
+from remat_api.store.database import Connection, Database, insert_if_absent
 from remat_api.store.tables import answers, plans
 from remat_solver.errors import InfeasibleBudget, NotFound, RematError
 from remat_solver.files import dump_json, parse_json
@@ -74,11 +73,10 @@ class AnswerStore:
             answer = await read_answer(connection, key)
         return answer and self._remember(key, answer)
 
-    async def find(self, question: Question) -> Answer | None:
-        """The answer to this question or, within its family, one that implies it."""
-        known = await self.by_key(question.key)
-        if known is not None or question.budget_bytes is None:
-            return known
+    async def implied(self, question: Question) -> Answer | None:
+        """The answer that another one of the question's family implies."""
+        if question.budget_bytes is None:
+            return None
         return await self._implied_proof(question) or await self._implied_plan(question)
 
     async def _implied_proof(self, question: Question) -> Answer | None:
@@ -159,14 +157,14 @@ class AnswerStore:
         return answer
 
 
-async def read_answer(connection: AsyncConnection, key: str) -> Answer | None:
+async def read_answer(connection: Connection, key: str) -> Answer | None:
     """The answer to exactly the question with this key."""
     query = sa.select(answers.c.plan_id, answers.c.error).where(answers.c.key == key)
     row = (await connection.execute(query)).one_or_none()
     return row and Answer(plan_id=row.plan_id, error=row.error)
 
 
-async def insert_plan(connection: AsyncConnection, confirmed: ConfirmedPlan, data: bytes | None) -> None:
+async def insert_plan(connection: Connection, confirmed: ConfirmedPlan, data: bytes | None) -> None:
     """Stores the plan's row unless it is there."""
     plan = confirmed.plan
     row = {
@@ -187,7 +185,7 @@ async def insert_plan(connection: AsyncConnection, confirmed: ConfirmedPlan, dat
 
 
 async def insert_answer(
-    connection: AsyncConnection, key: str, family: str, outcome: ConfirmedPlan | InfeasibleBudget
+    connection: Connection, key: str, family: str, outcome: ConfirmedPlan | InfeasibleBudget
 ) -> None:
     """Records what is known about `key`, unless something is: answers never change."""
     row: dict[str, Any] = {"key": key, "family": family, "created_ms": now_ms()}

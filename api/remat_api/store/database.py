@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import alembic.command
 import alembic.config
@@ -21,47 +21,104 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
 
 
-class Database:
-    """Transactions on SQLite or PostgreSQL.
+class InlineConnection:
+    """An SQLite connection behind the two methods of `AsyncConnection` that the stores use.
 
-    SQLite has one writer at a time: writers queue on a lock here, in order, instead of spinning on
-    the file's, and begin with BEGIN IMMEDIATE, so that no transaction fails half way for want of it.
+    It runs its statements right here in the event loop. SQLite answers ours in microseconds, while
+    handing each to a thread, as asynchronous drivers do, costs ten times the CPU of the statement
+    (docs/decisions.md has the figures).
     """
 
-    def __init__(self, url: str) -> None:
-        self._engine = create_async_engine(url)
-        self.is_sqlite = self._engine.dialect.name == "sqlite"
-        self._write_lock: contextlib.AbstractAsyncContextManager[Any] = (
-            asyncio.Lock() if self.is_sqlite else contextlib.nullcontext()
-        )
-        if self.is_sqlite:
-            event.listen(self._engine.sync_engine, "connect", _prepare_sqlite)
-            event.listen(self._engine.sync_engine, "begin", _begin_sqlite)
-        self._writer = self._engine.execution_options(remat_write=True)
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+        self.dialect = connection.dialect
 
-    @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[AsyncConnection]:
+    async def execute(self, statement: sa.Executable) -> sa.CursorResult[Any]:
+        """Runs a statement."""
+        return self._connection.execute(statement)
+
+    async def scalar(self, statement: sa.Executable) -> Any:
+        """Runs a statement; the first column of its first row, or None."""
+        return self._connection.scalar(statement)
+
+
+Connection = AsyncConnection | InlineConnection
+
+
+class Database(Protocol):
+    """Transactions on SQLite or PostgreSQL."""
+
+    def reading(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for reads. Never wait for anything else while holding it."""
-        async with self._engine.connect() as connection:
-            yield connection
+        ...
 
-    @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[AsyncConnection]:
+    def writing(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction that may write; commits at the end, rolls back on an error."""
-        async with self._write_lock, self._writer.begin() as connection:
-            yield connection
-
-    async def ping(self) -> None:
-        """Raises if the database doesn't answer."""
-        async with self.reading() as connection:
-            await connection.execute(sa.text("SELECT 1"))
+        ...
 
     async def close(self) -> None:
         """Closes every connection."""
+        ...
+
+
+class SqliteDatabase:
+    """One file. Writers queue on a lock here, in order, instead of spinning on the file's, and begin with
+    BEGIN IMMEDIATE, so that no transaction fails half way for want of it."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = sa.create_engine(url, connect_args={"check_same_thread": False})
+        event.listen(self._engine, "connect", _prepare_sqlite)
+        event.listen(self._engine, "begin", _begin_sqlite)
+        self._writer = self._engine.execution_options(remat_write=True)
+        self._write_lock = asyncio.Lock()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """See `Database`."""
+        with self._engine.connect() as connection:
+            yield InlineConnection(connection)
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Connection]:
+        """See `Database`."""
+        async with self._write_lock:
+            with self._writer.begin() as connection:
+                yield InlineConnection(connection)
+
+    async def close(self) -> None:
+        """See `Database`."""
+        self._engine.dispose()
+
+
+class ServerDatabase:
+    """A database server (PostgreSQL), which does its own queueing."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = create_async_engine(url)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """See `Database`."""
+        async with self._engine.connect() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Connection]:
+        """See `Database`."""
+        async with self._engine.begin() as connection:
+            yield connection
+
+    async def close(self) -> None:
+        """See `Database`."""
         await self._engine.dispose()
 
 
-async def insert_if_absent(connection: AsyncConnection, table: sa.Table, row: dict[str, Any]) -> bool:
+def connect(url: str) -> Database:
+    """The database at `url`; nothing is opened before the first transaction."""
+    return SqliteDatabase(url) if url.startswith("sqlite") else ServerDatabase(url)
+
+
+async def insert_if_absent(connection: Connection, table: sa.Table, row: dict[str, Any]) -> bool:
     """Inserts `row` unless its key or a unique index is taken; whether it did."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     result = await connection.execute(dialect.insert(table).values(**row).on_conflict_do_nothing())
@@ -82,14 +139,9 @@ def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-def synchronous_url(url: str) -> str:
-    """The same database through a driver that needs no event loop (psycopg does both)."""
-    return url.replace("sqlite+aiosqlite:", "sqlite:")
-
-
 def migrate(url: str, revision: str = "head") -> None:
     """Brings the database's tables to `revision`; safe to run again."""
-    engine = sa.create_engine(synchronous_url(url))
+    engine = sa.create_engine(url)  # psycopg needs no event loop for the same URL
     try:
         with engine.begin() as connection:
             config = alembic.config.Config()
@@ -102,7 +154,7 @@ def migrate(url: str, revision: str = "head") -> None:
 
 def applied_revision(url: str) -> str | None:
     """The migration that the database is at; None before the first."""
-    engine = sa.create_engine(synchronous_url(url))
+    engine = sa.create_engine(url)  # psycopg needs no event loop for the same URL
     try:
         with engine.connect() as connection:
             if not sa.inspect(connection).has_table("alembic_version"):
@@ -113,13 +165,13 @@ def applied_revision(url: str) -> str | None:
         engine.dispose()
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Database]:
     """The database of `settings`, migrated first if it is the embedded one."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     if settings.uses_sqlite:
         await asyncio.to_thread(migrate, settings.sqlalchemy_url)
-    database = Database(settings.sqlalchemy_url)
+    database = connect(settings.sqlalchemy_url)
     try:
         yield database
     finally:

@@ -43,6 +43,7 @@ class StoredGraph:
 
 def survey(document: bytes, graph: Graph) -> StoredGraph:
     """The record of a graph that is not stored yet; raises `InvalidGraph` if its totals are absurd."""
+    graph.hash  # noqa: B018 (computed here, in a thread, and kept)
     peak = simulate(graph, store_all_schedule(graph)).peak_bytes
     if max(peak, graph.total_time_ns) > MAX_TOTAL:
         raise InvalidGraph(

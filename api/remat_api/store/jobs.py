@@ -10,13 +10,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from remat_api.jobs.states import OPEN, State, before
 from remat_api.questions import Question
 from remat_api.store.answers import AnswerStore, ConfirmedPlan, insert_answer, insert_plan
 from remat_api.store.clock import new_id, now_ms
-from remat_api.store.database import Database, insert_if_absent
+from remat_api.store.database import Connection, Database, insert_if_absent
 from remat_api.store.tables import events, jobs, solves
 from remat_solver.errors import InfeasibleBudget, RematError
 from remat_solver.options import Progress
@@ -58,8 +57,21 @@ class Queue:
     oldest_queued_s: float
 
 
-async def open_job(connection: AsyncConnection, question: Question, priority: int) -> tuple[str, bool]:
-    """The open job for a question's key, and whether this call made it: equal questions share one."""
+async def join_job(connection: Connection, key: str, priority: int) -> tuple[str, State] | None:
+    """The open job for a key, raised to at least this priority, and its state."""
+    is_open = (jobs.c.key == key, jobs.c.state.in_(OPEN), jobs.c.stop == "")
+    found = (
+        await connection.execute(sa.select(jobs.c.id, jobs.c.state, jobs.c.priority).where(*is_open))
+    ).one_or_none()
+    if found is None:
+        return None
+    if found.priority < priority:
+        await connection.execute(sa.update(jobs).where(jobs.c.id == found.id).values(priority=priority))
+    return found.id, found.state
+
+
+async def open_job(connection: Connection, question: Question, priority: int) -> str | None:
+    """A new job for a question; None if there is an open one for its key, which is then to be joined."""
     job_id = new_id()
     row = {
         "id": job_id,
@@ -73,24 +85,20 @@ async def open_job(connection: AsyncConnection, question: Question, priority: in
         "attempt": 0,
         "created_ms": now_ms(),
     }
-    if await insert_if_absent(connection, jobs, row):
-        await add_event(connection, job_id, "queued", {})
-        return job_id, True
-    is_open = (jobs.c.key == question.key, jobs.c.state.in_(OPEN), jobs.c.stop == "")
-    found: str = (await connection.execute(sa.select(jobs.c.id).where(*is_open))).scalar_one()
-    raised = sa.update(jobs).where(jobs.c.id == found, jobs.c.priority < priority).values(priority=priority)
-    await connection.execute(raised)
-    return found, False
+    if not await insert_if_absent(connection, jobs, row):
+        return None
+    await add_event(connection, job_id, "queued", {})
+    return job_id
 
 
-async def drop_job(connection: AsyncConnection, job_id: str) -> None:
+async def drop_job(connection: Connection, job_id: str) -> None:
     """Unmakes a job that `open_job` has just made in this transaction."""
     await connection.execute(sa.delete(events).where(events.c.job_id == job_id))
     await connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
 
 
 async def add_event(
-    connection: AsyncConnection, job_id: str, kind: str, body: dict[str, Any], *, moment: int | None = None
+    connection: Connection, job_id: str, kind: str, body: dict[str, Any], *, moment: int | None = None
 ) -> None:
     """Appends to the job's history, as of now or of `moment` (milliseconds)."""
     last = sa.select(sa.func.coalesce(sa.func.max(events.c.seq), 0) + 1).where(events.c.job_id == job_id)
@@ -100,7 +108,7 @@ async def add_event(
 
 
 async def end_job(
-    connection: AsyncConnection,
+    connection: Connection,
     job_id: str,
     state: State,
     *,
@@ -227,7 +235,7 @@ class JobStore:
         return [JobEvent(seq=row.seq, kind=row.kind, body=row.body, created_ms=row.created_ms) for row in rows]
 
 
-async def _hold(connection: AsyncConnection, claim: Claim, **values: Any) -> None:
+async def _hold(connection: Connection, claim: Claim, **values: Any) -> None:
     """The fence: writes `values` if the claim is still the job's, else raises `LostClaim`."""
     mine = (jobs.c.id == claim.job_id, jobs.c.token == claim.token, jobs.c.state == "running")
     result = await connection.execute(sa.update(jobs).where(*mine).values(**(values or {"token": claim.token})))
@@ -235,7 +243,7 @@ async def _hold(connection: AsyncConnection, claim: Claim, **values: Any) -> Non
         raise LostClaim(claim.job_id)
 
 
-async def _requeue(connection: AsyncConnection, job_id: str, reason: str) -> None:
+async def _requeue(connection: Connection, job_id: str, reason: str) -> None:
     stop = (await connection.execute(sa.select(jobs.c.stop).where(jobs.c.id == job_id))).scalar_one()
     if stop:  # nobody waits for more than its best, and that is lost
         await end_job(connection, job_id, "cancelled", error=cancelled_error())

@@ -10,14 +10,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from remat_api.jobs.states import FINAL, OPEN
 from remat_api.questions import Question
 from remat_api.store.answers import Answer, read_answer
 from remat_api.store.clock import new_id, now_ms
-from remat_api.store.database import Database
-from remat_api.store.jobs import cancelled_error, drop_job, end_job, open_job
+from remat_api.store.database import Connection, Database
+from remat_api.store.jobs import cancelled_error, drop_job, end_job, join_job, open_job
 from remat_api.store.tables import graphs, jobs, plans, solves
 from remat_solver.errors import NotFound
 
@@ -78,22 +77,30 @@ class SolveStore:
             await connection.execute(sa.insert(solves).values(**row))
         return str(row["id"])
 
+    async def join(self, question: Question, *, owner: str, tags: tuple[str, ...], priority: int) -> str | None:
+        """A solve that waits for the open job of the same key; None if there is no such job."""
+        async with self._database.writing() as connection:
+            return await _join(connection, question, _new_row(question, owner, tags), priority)
+
     async def ask(self, question: Question, *, owner: str, tags: tuple[str, ...], priority: int) -> tuple[str, bool]:
-        """A solve that waits for the key's open job, made if need be; returns its id and whether it was made."""
+        """A solve with a job of its own, unless there is one to join by now; its id, and whether a job was made."""
         row = _new_row(question, owner, tags)
         async with self._database.writing() as connection:
-            job_id, is_new = await open_job(connection, question, priority)
+            job_id = await open_job(connection, question, priority)
+            if job_id is None:
+                joined = await _join(connection, question, row, priority)
+                assert joined is not None
+                return joined, False
             # A job that ended between the look at the answers and here has left its answer: look again,
             # now that no other job for the key can be open.
-            answer = await read_answer(connection, question.key) if is_new else None
-            if answer is not None:
+            answer = await read_answer(connection, question.key)
+            if answer is None:
+                row |= {"job_id": job_id, "state": "queued", "source": "solve"}
+            else:
                 await drop_job(connection, job_id)
                 row |= _answered(answer)
-            else:
-                state = await connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
-                row |= {"job_id": job_id, "state": state, "source": "solve" if is_new else "joined"}
             await connection.execute(sa.insert(solves).values(**row))
-        return str(row["id"]), is_new and answer is None
+        return str(row["id"]), answer is None
 
     async def get(self, solve_id: str, *, owner: str | None) -> Solve:
         """One solve; raises `NotFound`, also for another owner's (None may see all)."""
@@ -139,7 +146,17 @@ class SolveStore:
         return job_id
 
 
-async def _withdraw(connection: AsyncConnection, row: sa.Row[Any], keep: str) -> None:
+async def _join(connection: Connection, question: Question, row: dict[str, Any], priority: int) -> str | None:
+    found = await join_job(connection, question.key, priority)
+    if found is None:
+        return None
+    job_id, state = found
+    row |= {"job_id": job_id, "state": state, "source": "joined"}
+    await connection.execute(sa.insert(solves).values(**row))
+    return str(row["id"])
+
+
+async def _withdraw(connection: Connection, row: sa.Row[Any], keep: str) -> None:
     values: dict[str, Any] = {"stop": keep}
     if keep == "discard":
         values |= {"state": "cancelled", "error": cancelled_error(), "finished_ms": now_ms()}
@@ -215,7 +232,7 @@ def _solve(row: sa.Row[Any], position: int | None) -> Solve:
     return Solve(**columns)
 
 
-async def _queue_position(connection: AsyncConnection, row: sa.Row[Any]) -> int | None:
+async def _queue_position(connection: Connection, row: sa.Row[Any]) -> int | None:
     ahead = sa.or_(jobs.c.priority > row.priority, sa.and_(jobs.c.priority == row.priority, jobs.c.id <= row.job_id))
     count: int | None = await connection.scalar(
         sa.select(sa.func.count()).select_from(jobs).where(jobs.c.state == "queued", ahead)
