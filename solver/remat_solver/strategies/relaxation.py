@@ -50,6 +50,7 @@ class Relaxation:
         self.rows = 0
         self.columns = 0
         self.limit_s = _FIRST_LIMIT_S
+        self.is_hard = False
 
     @cached_property
     def engine(self) -> Engine:
@@ -64,33 +65,30 @@ class Relaxation:
     def solve(self) -> Round:
         """One round: a model, a solve, a schedule.
 
-        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits.
+        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits. Once
+        a model with several slots was not solved in its time, models are strengthened with range cuts first.
         """
         start = time.monotonic()
-        model = self._build(self.task.budget_bytes, with_ranges=True)
+        model = self._build(self.task.budget_bytes)
+        if self.is_hard and len(self.slots) > 1 and not model.contradiction:
+            strengthen(self.lifetimes, model, self.range_cuts, self._relax)
         outcome = self._ask_engine(model, self.limit_s)
         self.rounds += 1
         self.rows, self.columns = model.program.row_count, model.program.column_count
         if outcome.termination == "infeasible":
             raise self.task.infeasible(proof_scope=model.proof_scope)
+        self.is_hard = self.is_hard or outcome.termination != "optimal"
         self._raise_bound(model, outcome.bound)
         return self._as_round(model, outcome, start)
 
     def guess(self, budget_bytes: int, limit_s: float) -> Round:
-        """The same slots, only for a schedule: maybe with less room than the task's, and without rows 7."""
+        """The same slots, only for a schedule: maybe with less room than the task's, and without range cuts."""
         start = time.monotonic()
-        model = self._build(budget_bytes, with_ranges=False)
+        model = self._build(budget_bytes)
         return self._as_round(model, self._ask_engine(model, limit_s), start)
 
-    def _build(self, budget_bytes: int, *, with_ranges: bool) -> CutModel:
-        return build_model(
-            self.lifetimes,
-            tuple(self.slots),
-            budget_bytes,
-            absent=self.absent,
-            covers=self.covers,
-            with_ranges=with_ranges,
-        )
+    def _build(self, budget_bytes: int) -> CutModel:
+        return build_model(self.lifetimes, tuple(self.slots), budget_bytes, absent=self.absent, covers=self.covers)
 
     def _as_round(self, model: CutModel, outcome: Outcome, start_s: float) -> Round:
         if outcome.x is None:
@@ -135,8 +133,8 @@ class Relaxation:
         return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
 
     def _relax(self, program: MixedIntegerProgram) -> tuple[float, ...] | None:
-        """The optimum of a linear relaxation, or None if it is time to end."""
-        limits = Limits(time_limit_s=self.task.remaining_s() / 4, threads=self.task.options.threads)
+        """The optimum of a linear relaxation, or None if it takes longer than a round or it is time to end."""
+        limits = Limits(time_limit_s=min(self.limit_s, self.task.remaining_s()), threads=self.task.options.threads)
         outcome = self.engine.solve(program, limits, should_stop=self.task.stop_requested)
         return outcome.x if outcome.termination == "optimal" else None
 
