@@ -11,12 +11,13 @@ import resource
 import sys
 import threading
 import time
+import traceback
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from remat_api.jobs.messages import encode, read_message
 from remat_solver.engines import engine_named
-from remat_solver.errors import EngineError, EngineFailed, RematError
+from remat_solver.errors import EngineError, EngineFailed, RematError, SolveError
 from remat_solver.files import dump_json, parse_json
 from remat_solver.graph import Graph
 from remat_solver.options import Progress, SolveOptions
@@ -109,6 +110,12 @@ def answer(pipe: Pipe, desk: Desk, header: dict[str, Any], body: bytes) -> None:
     except MemoryError:
         shortage = EngineFailed("the solve ran out of memory.", hint="Allow jobs more memory, or raise the gap.")
         pipe.send({"kind": "error", "error": shortage.to_dict()})
+    except Exception as surprise:  # a bug of ours: trying again would not help, so the worker lives on and says so
+        traceback.print_exc()
+        bug = SolveError(
+            f"the solver met an internal error ({type(surprise).__name__}).", hint="See the service's log; report it."
+        )
+        pipe.send({"kind": "error", "error": bug.to_dict()})
 
 
 def read_options(fields: dict[str, Any]) -> SolveOptions:

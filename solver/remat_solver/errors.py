@@ -204,7 +204,7 @@ class ServiceError(RematError):
     """The solver service answered with a fault; `status_code` is HTTP's."""
 
     slug = "service-error"
-    field_names = ("status_code", "url")
+    field_names: ClassVar[tuple[str, ...]] = ("status_code", "url")
 
 
 class ServiceUnavailable(ServiceError):

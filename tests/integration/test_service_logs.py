@@ -21,7 +21,9 @@ def test_logs_are_json_lines_with_request_and_job_ids(service: SolverService) ->
         ("/v1/solves", 202),
     }
     assert all(line["request_id"] and line["timestamp"] and line["level"] == "info" for line in requests)
-    (ended,) = [line for line in lines if line["event"] == "attempt ends"]
+    attempts = [line for line in lines if line["event"] == "attempt ends"]
+    assert len(attempts) == 1, service.printed()
+    ended = attempts[0]
     assert ended["job_id"]
     assert ended["outcome"] in ("optimal", "feasible")
     assert "a-secret-model" not in service.printed()

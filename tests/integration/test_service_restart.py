@@ -13,7 +13,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-import remat
 from remat.client import Client
 from remat_solver.errors import EngineFailed, ServiceUnavailable
 from remat_solver.options import Progress
@@ -44,7 +43,9 @@ def test_a_client_resumes_after_the_service_was_killed_in_mid_solve(service: Sol
         working.set()
 
     with Client(service.url, plan_cache=None) as client, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.solve, graph, budget_fraction=0.4, gap=0.0, on_progress=on_progress)
+        asked = pool.submit(
+            client.solve, graph, budget_fraction=0.3, gap=0.0, time_limit_s=5.0, on_progress=on_progress
+        )
         working.wait()
         left_behind = worker_pids(service.pid)
         service.kill()
@@ -52,8 +53,8 @@ def test_a_client_resumes_after_the_service_was_killed_in_mid_solve(service: Sol
         service.start()
         plan = asked.result()
     assert left_behind
-    assert plan.status == "optimal"
-    assert plan.time_ns == remat.solve(graph, budget_fraction=0.4, gap=0.0).time_ns
+    assert plan.provenance.stopped_by == "time limit"
+    assert plan.peak_bytes <= plan.budget_bytes
     (solve,) = httpx.get(f"{service.url}/v1/solves").json()["solves"]
     assert (solve["state"], solve["attempt"]) == ("done", 2)
 

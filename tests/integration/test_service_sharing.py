@@ -34,7 +34,7 @@ def test_identical_requests_at_once_are_solved_once(fresh_service: SolverService
 
 def test_one_askers_cancel_leaves_the_solve_to_the_others(service: SolverService, client: Client) -> None:
     graph = uneven_chain(SLOW_OPS)
-    question = {"budget_fraction": 0.4, "gap": 0.0}
+    question = {"budget_fraction": 0.3, "gap": 0.0, "time_limit_s": 4.0}
     first, second = client.submit(graph, **question), client.submit(graph, **question)
     assert (first.source, second.source) == ("solve", "joined")
     cancelled = client.cancel(first.id, keep="discard")
