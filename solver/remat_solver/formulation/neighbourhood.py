@@ -21,7 +21,10 @@ from functools import cached_property
 
 from remat_solver.engines.base import MixedIntegerProgram
 from remat_solver.formulation.lifetimes import Lifetimes
-from remat_solver.formulation.memory_cuts import ONE, Scale, scale_for
+from remat_solver.formulation.memory_cuts import BUDGET_SCALE, ONE, TIME_SCALE, Scale, scale_for
+
+EXCESS_PRICE = 10 * TIME_SCALE / BUDGET_SCALE
+"""Of a memory unit above the budget in one row: 1% of the budget costs 10% of the store-all time."""
 
 
 @dataclass(kw_only=True)
@@ -48,14 +51,32 @@ class NeighbourhoodModel:
 
 
 def build_neighbourhood(
-    lifetimes: Lifetimes, schedule: Sequence[int], free: Collection[int], budget_bytes: int
+    lifetimes: Lifetimes,
+    schedule: Sequence[int],
+    free: Collection[int],
+    budget_bytes: int,
+    *,
+    is_elastic: bool = False,
 ) -> NeighbourhoodModel:
-    """The program for a schedule that fits `budget_bytes`, in O(steps + breakpoints x free ops)."""
-    return _Builder(lifetimes, schedule, frozenset(free), budget_bytes).build()
+    """The program for a schedule that fits `budget_bytes`, in O(steps + breakpoints x free ops).
+
+    With `is_elastic` rows of memory may be exceeded at a price, so that it serves for a schedule that
+    does not fit: the optimum exceeds the budget by less where that is possible.
+    """
+    return _Builder(lifetimes, schedule, frozenset(free), budget_bytes, is_elastic=is_elastic).build()
 
 
 class _Builder:
-    def __init__(self, lifetimes: Lifetimes, schedule: Sequence[int], free: frozenset[int], budget_bytes: int) -> None:
+    def __init__(
+        self,
+        lifetimes: Lifetimes,
+        schedule: Sequence[int],
+        free: frozenset[int],
+        budget_bytes: int,
+        *,
+        is_elastic: bool,
+    ) -> None:
+        self.is_elastic = is_elastic
         self.lifetimes = lifetimes
         self.graph = lifetimes.graph
         self.free = free
@@ -278,8 +299,13 @@ class _Builder:
             else:
                 columns.append(column)
                 sizes.append(self.graph.sizes[value])
-        if room < 0:
+        if sum(sizes) <= room:
+            return
+        unit = self.model.scale.memory_unit
+        coefficients = [size / unit for size in sizes]
+        if self.is_elastic:
+            columns.append(self.program.add_column(cost=EXCESS_PRICE, upper=math.inf, integer=False))
+            coefficients.append(-1.0)
+        elif room < 0:
             self.model.contradiction = True
-        if sum(sizes) > room:
-            unit = self.model.scale.memory_unit
-            self.program.add_row(columns, [size / unit for size in sizes], lower=-math.inf, upper=room / unit)
+        self.program.add_row(columns, coefficients, lower=-math.inf, upper=room / unit)

@@ -48,10 +48,14 @@ def fit_schedule(
     *,
     rule: EvictionRule,
     should_stop: Callable[[], bool],
+    patience: float = 0.15,
 ) -> list[int] | None:
-    """A schedule like `schedule` with a peak of at most `budget_bytes`, or None if none was found."""
+    """A schedule like `schedule` with a peak of at most `budget_bytes`, or None if none was found.
+
+    `patience`: give up once one step took more recomputes than 100 and this times the number of ops.
+    """
     reserve = _replay_state_reserve(lifetimes, budget_bytes)
-    fitted = _Fitter(lifetimes, schedule, budget_bytes - reserve, rule, should_stop).fit()
+    fitted = _Fitter(lifetimes, schedule, budget_bytes - reserve, rule, should_stop, patience).fit()
     if fitted is None:
         return None
     cleaned = drop_unused(lifetimes, fitted)
@@ -72,7 +76,9 @@ class _Fitter:
         budget_bytes: int,
         rule: EvictionRule,
         should_stop: Callable[[], bool],
+        patience: float,
     ) -> None:
+        self.limit = 100 + int(patience * len(lifetimes.graph))
         self.lifetimes = lifetimes
         self.graph = lifetimes.graph
         self.sizes = lifetimes.graph.sizes
@@ -112,7 +118,7 @@ class _Fitter:
     def fit(self) -> list[int] | None:
         for step, op in enumerate(self.schedule):
             self.step = step
-            if (step & 63) == 0 and self.should_stop():
+            if step % 64 == 0 and self.should_stop():
                 return None
             is_wanted = not self.has_run[op] or self._serves_later_reads(op)
             if is_wanted and not self._compute(op):
@@ -143,9 +149,9 @@ class _Fitter:
     def _compute(self, target: int) -> bool:
         """Runs `target` after whatever is missing for it, depth first. False if that can't be done."""
         stack = [target]
-        limit = len(self.result) + 3 * len(self.graph)
+        limit = len(self.result) + self.limit
         while stack:
-            if len(self.result) > limit:
+            if len(self.result) > limit or (len(self.result) % 256 == 0 and self.should_stop()):
                 return False
             op = stack[-1]
             missing = [value for value in self.reads[op] if value not in self.live]

@@ -20,6 +20,23 @@ class Incumbent:
         self.is_allowed = is_allowed
         self.schedule: list[int] | None = None
         self.time_ns = 0
+        self.nearest: list[int] | None = None
+        self.excess_bytes = 0
+
+    def come_nearer(self, schedule: Sequence[int], *, should_stop: Callable[[], bool]) -> bool:
+        """Offers a schedule that fits; keeps one that does not as the nearest if it exceeds the budget least.
+
+        The excess is summed over all steps, so that each step that comes down counts.
+        """
+        cleaned = drop_unused(self.lifetimes, schedule)
+        timeline = simulate(self.lifetimes.graph, cleaned).timeline_bytes
+        excess = sum(in_use - self.budget_bytes for in_use in timeline if in_use > self.budget_bytes)
+        if not excess:
+            return self.offer(cleaned, should_stop=should_stop)
+        if self.nearest is not None and excess >= self.excess_bytes:
+            return False
+        self.nearest, self.excess_bytes = cleaned, excess
+        return True
 
     def offer(self, schedule: Sequence[int], *, should_stop: Callable[[], bool]) -> bool:
         """Cleans and merges a schedule that fits, and keeps it if it is the fastest. True if it is."""

@@ -22,6 +22,8 @@ _SMALL = 1500
 _SEED_RULES = RULES[1:4]
 _REPAIR_RULES = RULES[1:3]
 _SLACK_SHARE = 0.6
+_SEED_S = 1.0
+"""Seconds for the first schedules of a small graph; in proportion to the ops for larger ones."""
 _QUICK_S = 0.5
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
 
@@ -99,9 +101,10 @@ class _Search:
                 self.best.offer(schedule, should_stop=self.task.is_over)
 
     def seed(self) -> None:
-        """First schedules, by evictions from store-all, within a tenth of the time."""
+        """First schedules, by evictions from store-all, within a tenth of the time or `_SEED_S`."""
         self.has_seeds = True
-        stop_s = time.monotonic() + self.task.remaining_s() / 10
+        seconds = min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SMALL))
+        stop_s = time.monotonic() + seconds
         store_all = store_all_schedule(self.graph)
         for rule in _SEED_RULES:
             self.best.offer_fitted(store_all, (rule,), should_stop=lambda: self.is_past(stop_s))
@@ -132,13 +135,14 @@ class _Search:
         if found.peak_bytes <= self.task.budget_bytes:
             self.best.offer(found.schedule, should_stop=self.task.is_over)
         else:
+            self.best.come_nearer(found.schedule, should_stop=self.task.is_over)
             self.best.offer_fitted(found.schedule, _REPAIR_RULES, should_stop=self.task.is_over)
 
     def guess(self, found: Round) -> None:
         """Asks for schedules only: at the budget, and where that one exceeds it, with less room by about as much."""
         budget = self.task.budget_bytes
         guessed = found
-        if found.termination != "optimal":
+        if found.termination != "optimal" and len(self.relaxation.slots) > 1:
             guessed = self.relaxation.guess(budget, self.relaxation.limit_s / 2)
             self.offer(guessed)
             self.report("guess")
@@ -148,18 +152,31 @@ class _Search:
             self.report("guess with less room")
 
     def improve(self, seconds: float) -> bool:
-        """Neighbourhood search for that long. True if the incumbent got faster."""
-        if self.best.schedule is None or len(self.best.schedule) == len(self.graph):
+        """Neighbourhood search for that long: to a first schedule that fits, then to faster ones. True if it helps."""
+        if self.best.nearest is None and self.best.schedule is None:
             return False
         if self.neighbourhoods is None:
             self.neighbourhoods = NeighbourhoodSearch(self.lifetimes, self.relaxation.engine)
         stop_s = time.monotonic() + seconds
         is_better = False
         while not self.is_closed() and not self.is_past(stop_s):
-            if self.neighbourhoods.improve(self.best, should_stop=self.task.is_over):
+            if self.best.schedule is None:
+                self.approach()
+            elif self.neighbourhoods.improve(self.best, should_stop=self.task.is_over):
                 is_better = True
                 self.report("neighbourhood")
-        return is_better
+        return is_better or self.best.schedule is None
+
+    def approach(self) -> None:
+        """One step from the schedule that exceeds the budget least towards one that fits."""
+        assert self.neighbourhoods is not None
+        if not self.neighbourhoods.approach(self.best, should_stop=self.task.is_over):
+            return
+        if self.best.schedule is None and self.best.nearest is not None:
+            rule = RULES[self.neighbourhoods.tries % len(RULES)]
+            self.best.offer_fitted(self.best.nearest, (rule,), should_stop=self.task.is_over)
+        if self.best.schedule is not None:
+            self.report("approach")
 
     def is_past(self, moment_s: float) -> bool:
         return time.monotonic() >= moment_s or self.task.is_over()

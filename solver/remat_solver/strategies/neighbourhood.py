@@ -7,12 +7,15 @@ Deterministic by seed; the size of the neighbourhood follows what the engine man
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Sequence
 
-from remat_solver.engines.base import Engine, Limits
+from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram, Outcome
+from remat_solver.errors import EngineFailed
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.neighbourhood import build_neighbourhood
+from remat_solver.simulate import simulate
 from remat_solver.strategies.fitting import RULES, fit_schedule
 from remat_solver.strategies.incumbent import Incumbent
 
@@ -40,15 +43,52 @@ class NeighbourhoodSearch:
         if model.contradiction or not model.program.column_count:
             self.size = min(self.size * 1.1, _LARGEST)
             return False
-        outcome = self.engine.solve(model.program, Limits(time_limit_s=self.slice_s), should_stop=should_stop)
-        self.size *= 1.04 if outcome.termination == "optimal" else 0.85
-        self.size = min(max(self.size, _SMALLEST), _LARGEST)
+        outcome = self._solve(model.program, should_stop)
+        self._adapt(outcome.termination == "optimal")
         if outcome.x is None:
             return False
         schedule = model.schedule(outcome.x)
         is_better = self._offer(best, schedule, should_stop)
         self.gains += is_better
         return is_better
+
+    def approach(self, best: Incumbent, *, should_stop: Callable[[], bool]) -> bool:
+        """One neighbourhood of the schedule that exceeds the budget least; True if it now exceeds it by less."""
+        assert best.nearest is not None
+        self.tries += 1
+        free = self._choose_around_excess(best)
+        model = build_neighbourhood(self.lifetimes, best.nearest, free, best.budget_bytes, is_elastic=True)
+        if model.contradiction or not model.program.column_count:
+            return False
+        outcome = self._solve(model.program, should_stop)
+        self._adapt(outcome.termination == "optimal")
+        if outcome.x is None:
+            return False
+        return best.come_nearer(model.schedule(outcome.x), should_stop=should_stop)
+
+    def _choose_around_excess(self, best: Incumbent) -> set[int]:
+        """About `size` ops whose values wait in memory at a random step above the budget, or are recomputed near it."""
+        assert best.nearest is not None
+        timeline = simulate(self.lifetimes.graph, best.nearest).timeline_bytes
+        over = [step for step, in_use in enumerate(timeline) if in_use > best.budget_bytes]
+        if not over:
+            return set()
+        step = self.random.choice(over)
+        spans = _Spans(self.lifetimes, best.nearest)
+        idle = [op for op, start, end in spans.idle if start < step < end]
+        near = [op for op, _, end in spans.recomputes if abs(end - step) < 3 * self.size]
+        return self._mix(idle, near, set())
+
+    def _solve(self, program: MixedIntegerProgram, should_stop: Callable[[], bool]) -> Outcome:
+        """A slice of the engine's time; an engine that fails has found nothing."""
+        try:
+            return self.engine.solve(program, Limits(time_limit_s=self.slice_s), should_stop=should_stop)
+        except EngineFailed:
+            return Outcome(termination="no_solution", bound=-math.inf)
+
+    def _adapt(self, is_solved: bool) -> None:
+        self.size *= 1.04 if is_solved else 0.85
+        self.size = min(max(self.size, _SMALLEST), _LARGEST)
 
     def _offer(self, best: Incumbent, schedule: Sequence[int], should_stop: Callable[[], bool]) -> bool:
         if best.fits(schedule):
@@ -63,15 +103,17 @@ class NeighbourhoodSearch:
         if not spans.recomputes:
             return set()
         target, start, end = self.random.choice(spans.recomputes)
-        chosen = {target}
-        wanted = int(self.size)
         nearby = [op for op, a, b in spans.recomputes if a < end and b > start]
         idle = [op for op, a, b in spans.idle if min(b, end) - max(a, start) > 0]
-        self.random.shuffle(nearby)
-        self.random.shuffle(idle)
-        for index in range(max(len(nearby), len(idle))):
-            for pool in (nearby, idle):
-                if index < len(pool) and len(chosen) < wanted:
+        return self._mix(nearby, idle, {target})
+
+    def _mix(self, first: list[int], second: list[int], chosen: set[int]) -> set[int]:
+        """`chosen`, with ops from both lists in turn, at random, and with what they read, up to about `size`."""
+        self.random.shuffle(first)
+        self.random.shuffle(second)
+        for index in range(max(len(first), len(second))):
+            for pool in (first, second):
+                if index < len(pool) and len(chosen) < int(self.size):
                     chosen.add(pool[index])
                     chosen.update(self._inputs(pool[index]))
         return {op for op in chosen if self.lifetimes.may_rerun[op]}

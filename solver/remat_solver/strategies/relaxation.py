@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram, Outcome, Termination
+from remat_solver.errors import EngineFailed
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
 from remat_solver.formulation.range_cuts import RangeCut, strengthen
@@ -20,6 +21,8 @@ from remat_solver.strategies.sequence import Decision, build_schedule, overfull,
 
 _FIRST_LIMIT_S = 0.8
 _STAGES_PER_ROUND = 3
+_MAX_FAILURES = 3
+"""An engine may crash on one model and solve the next; beyond that its failure is the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class Relaxation:
         self.columns = 0
         self.limit_s = _FIRST_LIMIT_S
         self.is_hard = False
+        self.failures = 0
 
     @cached_property
     def engine(self) -> Engine:
@@ -130,12 +134,21 @@ class Relaxation:
             absolute_gap=self.task.options.gap / 2 * self.graph.total_time_ns / model.scale.time_unit,
             threads=self.task.options.threads,
         )
-        return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
+        try:
+            return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
+        except EngineFailed:
+            self.failures += 1
+            if self.failures > _MAX_FAILURES:
+                raise
+            return Outcome(termination="no_solution", bound=-math.inf)
 
     def _relax(self, program: MixedIntegerProgram) -> tuple[float, ...] | None:
         """The optimum of a linear relaxation, or None if it takes longer than a round or it is time to end."""
         limits = Limits(time_limit_s=min(self.limit_s, self.task.remaining_s()), threads=self.task.options.threads)
-        outcome = self.engine.solve(program, limits, should_stop=self.task.stop_requested)
+        try:
+            outcome = self.engine.solve(program, limits, should_stop=self.task.stop_requested)
+        except EngineFailed:
+            return None
         return outcome.x if outcome.termination == "optimal" else None
 
     def _raise_bound(self, model: CutModel, bound: float) -> None:
