@@ -62,6 +62,7 @@ class _Builder:
         self.saved: list[tuple[Key, fx.Node, fx.Node]] = []
         """What crosses: key, the forward's node, the backward's placeholder."""
         self.first_tangent: fx.Node | None = None
+        self.fake_states: dict[torch.device, torch.Tensor] = {}
         self.runs = 0
 
     def build(self) -> Built:
@@ -126,7 +127,9 @@ class _Builder:
 
     def _save_state(self, index: int, device: torch.device, node: fx.Node) -> None:
         state = self.graph.create_node("call_function", random_state.SaveState(device), (), {})
-        state.meta["val"] = _fake_state(node, device)
+        if device not in self.fake_states:
+            self.fake_states[device] = _fake_state(node, device)
+        state.meta["val"] = self.fake_states[device]
         self.copies[index] = state
 
     def _resolve(self, tree: Any) -> Any:
