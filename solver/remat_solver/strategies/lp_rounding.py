@@ -16,10 +16,13 @@ from remat_solver.formulation.checkmate import DenseModel, build_dense
 from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.candidates import Candidates
 
-_SHRINKS = (0.0, 0.1, 0.2)
-_THRESHOLDS = tuple(step / 10 for step in range(1, 10))
-_RANDOM_DRAWS = 20
+_SHRINKS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5)
+_ENOUGH = 0.1
+"""The paper's share. Further shrinking only goes on where nothing fits yet."""
+_MOST_THRESHOLDS = 30
+_RANDOM_DRAWS = 10
 _TOLERANCE = 1e-6
+_ROUNDING = 1e-4
 
 
 def lp_rounding(task: Task) -> Found:
@@ -33,7 +36,7 @@ def lp_rounding(task: Task) -> Found:
     bound_ns = task.graph.total_time_ns
     rows = columns = rounds = 0
     for shrink in _SHRINKS:
-        if task.is_over():
+        if task.is_over() or (shrink > _ENOUGH and candidates.schedule is not None):
             break
         model = _relaxation(task, round(task.budget_bytes * (1 - shrink)))
         outcome = _solve(task, model)
@@ -59,7 +62,7 @@ def lp_rounding(task: Task) -> Found:
         rounds=rounds,
         rows=rows,
         columns=columns,
-        stopped_by=task.stopped_by() if rounds < len(_SHRINKS) else "",
+        stopped_by=task.stopped_by(),
     )
 
 
@@ -76,7 +79,7 @@ def _solve(task: Task, model: DenseModel) -> Outcome:
 
 def _round(candidates: Candidates, model: DenseModel, x: tuple[float, ...]) -> None:
     """Offers the schedules of every rounding of S; the random ones are the same in every run."""
-    for threshold in _THRESHOLDS:
+    for threshold in _thresholds(model, x):
         candidates.offer_retention(_kept(candidates, model, x, [threshold]))
     rng = random.Random(0)
     for _ in range(_RANDOM_DRAWS):
@@ -84,6 +87,13 @@ def _round(candidates: Candidates, model: DenseModel, x: tuple[float, ...]) -> N
             return
         thresholds = [1 - rng.random() for _ in range(997)]  # a prime: stages do not repeat each other's draws
         candidates.offer_retention(_kept(candidates, model, x, thresholds))
+
+
+def _thresholds(model: DenseModel, x: tuple[float, ...]) -> list[float]:
+    """The shares that occur in S, thinned out evenly: between two of them every threshold rounds alike."""
+    shares = sorted({round(x[column], 4) for kept in model.kept for column in kept.values() if x[column] > _TOLERANCE})
+    step = max(1.0, len(shares) / _MOST_THRESHOLDS)
+    return [shares[int(position * step)] for position in range(min(len(shares), _MOST_THRESHOLDS))]
 
 
 def _kept(
@@ -96,7 +106,7 @@ def _kept(
         stage: frozenset(
             value
             for value, column in kept.items()
-            if x[column] >= next(levels) - _TOLERANCE
+            if x[column] >= next(levels) - _ROUNDING
             and not lifetimes.is_lasting[value]
             and lifetimes.last_use[value] >= stage
         )
