@@ -18,7 +18,7 @@ from remat_api.jobs.local import LocalEngine
 from remat_api.jobs.solver_process import SolverProcess
 from remat_api.metrics import Metrics
 from remat_api.observation import Observation
-from remat_api.routes import events, graphs, health, plans, solves
+from remat_api.routes import events, frontiers, graphs, health, plans, solves
 from remat_api.routes import metrics as metrics_route
 from remat_api.security.gate import Gate
 from remat_api.service import Service
@@ -56,7 +56,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Observation, metrics=metrics)
-    for routes in (graphs, solves, events, plans, health, metrics_route):
+    for routes in (graphs, solves, frontiers, events, plans, health, metrics_route):
         app.include_router(routes.router)
     description.install(app)
     return app

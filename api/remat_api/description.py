@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from remat_api.requests import CancelRequest, SolveRequest
+from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 
@@ -26,9 +26,16 @@ _BODIES: dict[str, tuple[Any, bool]] = {
     "validate_graph": (Graph, True),
     "post_solve": (SolveRequest, True),
     "cancel_solve": (CancelRequest, False),
+    "post_frontier": (FrontierRequest, True),
+    "cancel_frontier": (CancelRequest, False),
 }
 """Operation -> the kind of its body, and whether it needs one."""
-_DOCUMENTS: dict[str, Any] = {"get_graph_document": Graph, "get_solve_plan": Plan, "get_plan": Plan}
+_DOCUMENTS: dict[str, Any] = {
+    "get_graph_document": Graph,
+    "get_solve_plan": Plan,
+    "get_plan": Plan,
+    "get_frontier_plan": Plan,
+}
 _REF = "#/components/schemas/{model}"
 _PROBLEM_SCHEMA = {
     "title": "Problem",

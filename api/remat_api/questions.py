@@ -16,7 +16,8 @@ class Question:
 
     `key` names exactly this question. `family` names all questions that differ only in budget, gap,
     time limit and threads: within a family, a proven answer to one can answer another.
-    `budget_bytes` is None when the objective is memory.
+    `budget_bytes` is None when the objective is memory. `points`: how many plans a frontier asks for; None asks
+    for one plan.
     """
 
     stored: StoredGraph
@@ -24,6 +25,7 @@ class Question:
     key: str
     family: str
     budget_bytes: int | None
+    points: int | None = None
 
 
 def pose(stored: StoredGraph, options: SolveOptions) -> Question:
@@ -35,6 +37,15 @@ def pose(stored: StoredGraph, options: SolveOptions) -> Question:
         family=_family(stored, options),
         budget_bytes=options.budget_in_bytes(stored.store_all_peak_bytes),
     )
+
+
+def pose_frontier(stored: StoredGraph, options: SolveOptions, points: int) -> Question:
+    """The question for plans over the whole range of budgets. Raises `InvalidRequest` for a pin without an op."""
+    family = _family(stored, options)
+    limits = [points, round(options.gap * 1_000_000), round(options.time_limit_s * 1000)]
+    text = json.dumps([family, *limits])
+    key = hashlib.sha256(b"remat-frontier/1\0" + text.encode()).hexdigest()
+    return Question(stored=stored, options=options, key=key, family=family, budget_bytes=None, points=points)
 
 
 def _family(stored: StoredGraph, options: SolveOptions) -> str:

@@ -13,6 +13,7 @@ MAX_PRIORITY = 100
 MAX_TAGS = 16
 MAX_PINS = 1000
 MAX_TEXT = 200
+MAX_POINTS = 200
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +41,52 @@ class SolveRequest:
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if (self.graph_id is None) == (self.graph is None):
-            raise InvalidRequest(
-                "a solve needs either graph_id or graph.",
-                hint="Upload the graph once (PUT /v1/graphs/{sha256}) and name it, or send it inline.",
-                field="graph_id",
-            )
-        if not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
-            raise InvalidRequest(f"priority is {self.priority}, outside -100 to 100.", field="priority")
-        _check_texts("tags", self.tags, MAX_TAGS)
-        _check_texts("keep", self.keep, MAX_PINS)
-        _check_texts("recompute", self.recompute, MAX_PINS)
+        _check_question(self)
         self.options()
 
     def options(self) -> SolveOptions:
         """The solver's part of the question; raises `InvalidRequest`."""
         return SolveOptions(**{option.name: getattr(self, option.name) for option in fields(SolveOptions)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrontierRequest:
+    """A question for plans over the whole range of budgets: from the least feasible one to the store-all peak.
+
+    `time_limit_s` is for all `points` together.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    graph_id: str | None = None
+    graph: Graph | None = None
+    points: int = 12
+    gap: float = SolveOptions.gap
+    time_limit_s: float = SolveOptions.time_limit_s
+    threads: int = SolveOptions.threads
+    engine: str = SolveOptions.engine
+    keep: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
+    priority: int = 0
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_question(self)
+        if not 2 <= self.points <= MAX_POINTS:
+            raise InvalidRequest(f"points is {self.points}, outside 2 to {MAX_POINTS}.", field="points")
+        self.options()
+
+    def options(self) -> SolveOptions:
+        """The solver's part of the question; raises `InvalidRequest`."""
+        return SolveOptions(
+            budget_fraction=1.0,
+            gap=self.gap,
+            time_limit_s=self.time_limit_s,
+            threads=self.threads,
+            engine=self.engine,
+            keep=self.keep,
+            recompute=self.recompute,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +96,20 @@ class CancelRequest:
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     keep: Literal["best", "discard"] = "best"
+
+
+def _check_question(asked: SolveRequest | FrontierRequest) -> None:
+    if (asked.graph_id is None) == (asked.graph is None):
+        raise InvalidRequest(
+            "a question needs either graph_id or graph.",
+            hint="Upload the graph once (PUT /v1/graphs/{sha256}) and name it, or send it inline.",
+            field="graph_id",
+        )
+    if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
+        raise InvalidRequest(f"priority is {asked.priority}, outside -100 to 100.", field="priority")
+    _check_texts("tags", asked.tags, MAX_TAGS)
+    _check_texts("keep", asked.keep, MAX_PINS)
+    _check_texts("recompute", asked.recompute, MAX_PINS)
 
 
 def _check_texts(field: str, texts: tuple[str, ...], most: int) -> None:

@@ -12,7 +12,7 @@ from remat_api.bodies import parse_graph
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.metrics import Metrics
-from remat_api.questions import Question, pose
+from remat_api.questions import Question, pose, pose_frontier
 from remat_api.security.callers import Caller
 from remat_api.settings import Settings
 from remat_api.store.answers import Answer, AnswerStore
@@ -22,7 +22,7 @@ from remat_api.store.graphs import GraphStore, StoredGraph, survey
 from remat_api.store.jobs import JobEvent, JobStore
 from remat_api.store.keys import ApiKey, KeyStore
 from remat_api.store.repeats import RepeatStore
-from remat_api.store.solves import Solve, SolveStore
+from remat_api.store.solves import Kind, Solve, SolveStore
 from remat_solver.errors import Conflict, NotFound, RematError, TooManyRequests
 from remat_solver.graph import Graph
 from remat_solver.options import SolveOptions
@@ -72,7 +72,22 @@ class Service:
 
         A new job counts against the quotas of the caller's key. Raises `TooManyRequests`.
         """
-        question = pose(stored, options)
+        return await self._ask(pose(stored, options), caller, tags, priority)
+
+    async def ask_frontier(
+        self,
+        stored: StoredGraph,
+        options: SolveOptions,
+        points: int,
+        *,
+        caller: Caller,
+        tags: tuple[str, ...],
+        priority: int,
+    ) -> Solve:
+        """Asks for plans over the whole range of budgets, as one job. Raises `TooManyRequests`."""
+        return await self._ask(pose_frontier(stored, options, points), caller, tags, priority)
+
+    async def _ask(self, question: Question, caller: Caller, tags: tuple[str, ...], priority: int) -> Solve:
         solve_id = await self._reuse(question, caller, tags, priority)
         if solve_id is None:
             await self._check_queue()
@@ -81,7 +96,7 @@ class Service:
             solve_id, is_new_job = await self.solves.ask(question, owner=caller.owner, tags=tags, priority=priority)
             if is_new_job:
                 self.engine.job_added()
-        solve = await self.solves.get(solve_id, owner=caller.owner)
+        solve = await self.solves.get(solve_id, owner=caller.owner, kind=_kind_of(question))
         self.metrics.questions.labels(solve.source).inc()
         return solve
 
@@ -92,6 +107,8 @@ class Service:
             joined = await self.solves.join(question, owner=caller.owner, tags=tags, priority=priority)
             if joined is not None:
                 return joined
+            if question.points is not None:
+                return await self.solves.reuse_frontier(question, owner=caller.owner, tags=tags)
             answer = await self.answers.implied(question)
         if answer is None:
             return None
@@ -104,7 +121,7 @@ class Service:
         deadline_s = time.monotonic() + wait_s
         with self.hub.watch(solve.job_id, only_end=True) as watch:
             while True:
-                solve = await self.solves.get(solve.id, owner=owner)
+                solve = await self.solves.get(solve.id, owner=owner, kind=solve.kind)
                 remaining_s = deadline_s - time.monotonic()
                 if solve.is_final or remaining_s <= 0:
                     return solve
@@ -119,7 +136,7 @@ class Service:
             return
         with self.hub.watch(solve.job_id) as watch:
             while True:
-                solve = await self.solves.get(solve.id, owner=owner)
+                solve = await self.solves.get(solve.id, owner=owner, kind=solve.kind)
                 events = await self.jobs.events_after(solve.job_id or "", after)
                 for event in events:
                     if solve.finished_ms is not None and event.created_ms > solve.finished_ms:
@@ -134,14 +151,14 @@ class Service:
                     yield None
                 await watch.wait(heartbeat_s)
 
-    async def cancel(self, solve_id: str, *, owner: str | None, keep: str) -> Solve:
+    async def cancel(self, solve_id: str, *, owner: str | None, keep: str, kind: Kind = "solve") -> Solve:
         """Cancels a solve; the job goes on for those who still wait for it."""
-        await self._tell(await self.solves.cancel(solve_id, owner=owner, keep=keep))
-        return await self.solves.get(solve_id, owner=owner)
+        await self._tell(await self.solves.cancel(solve_id, owner=owner, keep=keep, kind=kind))
+        return await self.solves.get(solve_id, owner=owner, kind=kind)
 
-    async def delete(self, solve_id: str, *, owner: str | None) -> None:
+    async def delete(self, solve_id: str, *, owner: str | None, kind: Kind = "solve") -> None:
         """Cancels and forgets a solve; plans stay."""
-        await self._tell(await self.solves.delete(solve_id, owner=owner))
+        await self._tell(await self.solves.delete(solve_id, owner=owner, kind=kind))
 
     async def plan_of(self, solve: Solve) -> tuple[str, bytes]:
         """The address and JSON of a solve's plan; raises what the solve ended with, or `Conflict`."""
@@ -192,3 +209,7 @@ class Service:
 def _end_of(solve: Solve) -> JobEvent:
     """The last event of a solve that ended apart from its job: it has no number, for it is in no history."""
     return JobEvent(seq=0, kind=solve.state, body={}, created_ms=solve.finished_ms or solve.created_ms)
+
+
+def _kind_of(question: Question) -> Kind:
+    return "solve" if question.points is None else "frontier"

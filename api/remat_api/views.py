@@ -96,6 +96,13 @@ class SolveView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrontierView(SolveView):
+    """A frontier: as a solve, with the plans found so far in `points`, ascending in budget (`plan` stays null)."""
+
+    points: tuple[PlanSummary, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class SolvePage:
     """Solves, newest first; `next` leads to older ones."""
 
@@ -123,30 +130,42 @@ def graph_view(stored: StoredGraph) -> GraphView:
 
 def solve_view(solve: Solve) -> SolveView:
     """A solve as clients see it."""
-    url = f"/v1/solves/{solve.id}"
+    return SolveView(**_solve_fields(solve))
+
+
+def frontier_view(solve: Solve, points: list[tuple[str, dict[str, Any]]]) -> FrontierView:
+    """A frontier as clients see it."""
+    fields = _solve_fields(solve)
+    fields["options"] = {**solve.options, "points": solve.points, "budget_fraction": None}
+    plans = (PlanSummary(id=plan, url=f"{fields['url']}/plans/{plan}", **figures) for plan, figures in points)
+    return FrontierView(**fields, points=tuple(plans))
+
+
+def _solve_fields(solve: Solve) -> dict[str, Any]:
+    url = f"/v1/{solve.kind}s/{solve.id}"
     plan = solve.plan and PlanSummary(id=solve.plan_id or "", url=f"{url}/plan", **solve.plan)
-    return SolveView(
-        id=solve.id,
-        state=solve.state,
-        key=solve.key,
-        graph_id=solve.graph_id,
-        graph_hash=solve.graph_hash,
-        options=solve.options,
-        priority=solve.priority,
-        tags=solve.tags,
-        source=solve.source,
-        stop=solve.stop,
-        attempt=solve.attempt,
-        queue_position=solve.queue_position,
-        progress=solve.progress,
-        plan=plan or None,
-        error=stored_problem(solve.error),
-        created_at=iso_time(solve.created_ms),
-        started_at=iso_time(solve.started_ms),
-        finished_at=iso_time(solve.finished_ms),
-        url=url,
-        events_url=f"{url}/events",
-    )
+    return {
+        "id": solve.id,
+        "state": solve.state,
+        "key": solve.key,
+        "graph_id": solve.graph_id,
+        "graph_hash": solve.graph_hash,
+        "options": solve.options,
+        "priority": solve.priority,
+        "tags": solve.tags,
+        "source": solve.source,
+        "stop": solve.stop,
+        "attempt": solve.attempt,
+        "queue_position": solve.queue_position,
+        "progress": solve.progress,
+        "plan": plan or None,
+        "error": stored_problem(solve.error),
+        "created_at": iso_time(solve.created_ms),
+        "started_at": iso_time(solve.started_ms),
+        "finished_at": iso_time(solve.finished_ms),
+        "url": url,
+        "events_url": f"{url}/events",
+    }
 
 
 def graph_forecast(stored: StoredGraph) -> GraphForecast:

@@ -12,16 +12,19 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, BinaryIO
 
 from remat_api.jobs.messages import encode, read_message
+from remat_api.option_fields import read_options
 from remat_solver.engines import engine_named
 from remat_solver.errors import EngineError, EngineFailed, RematError, SolveError
 from remat_solver.files import dump_json, parse_json
 from remat_solver.graph import Graph
 from remat_solver.options import Progress, SolveOptions
-from remat_solver.solve import solve
+from remat_solver.plan import Plan
+from remat_solver.solve import frontier, solve
 
 NICENESS = 5
 """Below the process that answers requests, which must stay quick while engines use every core."""
@@ -103,8 +106,12 @@ def answer(pipe: Pipe, desk: Desk, header: dict[str, Any], body: bytes) -> None:
     """Solves one task and sends its plan or its error."""
     try:
         graph = parse_json(Graph, body)
-        plan = solve(graph, read_options(header["options"]), on_progress=Reporter(pipe), should_stop=desk.stop.is_set)
-        pipe.send({"kind": "plan"}, dump_json(plan))
+        options, report, stop = read_options(header["options"]), Reporter(pipe), desk.stop.is_set
+        if header["points"] is None:
+            plan = solve(graph, options, on_progress=report, should_stop=stop)
+            pipe.send({"kind": "plan"}, dump_json(plan))
+        else:
+            sweep(pipe, graph, options, header["points"], report, stop)
     except RematError as error:
         pipe.send({"kind": "error", "error": error.to_dict()})
     except MemoryError:
@@ -118,10 +125,16 @@ def answer(pipe: Pipe, desk: Desk, header: dict[str, Any], body: bytes) -> None:
         pipe.send({"kind": "error", "error": bug.to_dict()})
 
 
-def read_options(fields: dict[str, Any]) -> SolveOptions:
-    """Options from their JSON object, where lists stand for tuples."""
-    pins = {name: tuple(fields[name]) for name in ("keep", "recompute")}
-    return SolveOptions(**{**fields, **pins})
+def sweep(
+    pipe: Pipe, graph: Graph, options: SolveOptions, points: int, report: Reporter, stop: Callable[[], bool]
+) -> None:
+    """Sends the plans of a frontier as they are found."""
+
+    def send_point(plan: Plan) -> None:
+        pipe.send({"kind": "point"}, dump_json(plan))
+
+    frontier(graph, points, options=options, on_point=send_point, on_progress=report, should_stop=stop)
+    pipe.send({"kind": "end"})
 
 
 def engine_version() -> str:

@@ -15,9 +15,10 @@ from typing import Any, Literal
 import httpx
 from backports import zstd
 
-from remat.connection import Connection, revive
+from remat.connection import Connection
 from remat.plan_cache import PlanCache
-from remat_solver.errors import InvalidPlan, InvalidRequest, NotFound, RematError, ServiceError
+from remat.remote_solve import RemoteSolve, read_remote_solve
+from remat_solver.errors import InvalidPlan, InvalidRequest, NotFound, ServiceError
 from remat_solver.files import dump_json, parse_json
 from remat_solver.graph import Graph
 from remat_solver.options import Progress, SolveOptions, plan_key
@@ -29,24 +30,8 @@ QUIET_WAIT_S = 25.0
 """How long the service may hold a request when nobody watches the progress: below the usual minute of proxies."""
 WATCHED_WAIT_S = 1.0
 COMPRESS_ABOVE_BYTES = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class RemoteSolve:
-    """How a solve on the service stands. `error` is set once it has failed or was cancelled."""
-
-    id: str
-    state: str
-    key: str
-    source: str
-    queue_position: int | None
-    progress: Progress | None
-    error: RematError | None
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more will happen to it."""
-        return self.state in ("done", "failed", "cancelled")
+FRONTIER_OPTIONS = ("gap", "time_limit_s", "threads", "engine", "keep", "recompute")
+"""The options of a solve that a frontier takes too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,20 +111,50 @@ class Client:
             plan = self._solved(question, on_progress, should_stop)
         return plan
 
+    def frontier(
+        self,
+        graph: Graph,
+        points: int = 12,
+        options: SolveOptions | None = None,
+        *,
+        on_point: Callable[[Plan], None] | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        **option_fields: Any,
+    ) -> tuple[Plan, ...]:
+        """Plans for `points` budgets, as `remat.frontier` gives them: ascending in budget, each with its bound.
+
+        `time_limit_s` is for all of them. Every plan was replayed on `graph` here. Raises what `solve` does.
+        """
+        asked = resolve_options(options, {"budget_fraction": 1.0, **option_fields})
+        fields = {name: getattr(asked, name) for name in FRONTIER_OPTIONS}
+        found: dict[str, Plan] = {}
+
+        def fetch_points(frontier: RemoteSolve) -> None:
+            for url in reversed(frontier.plan_urls):  # the service goes from large budgets to small ones
+                if url not in found:
+                    found[url] = _read_plan(self._connection.request("GET", url))
+                    confirm_plan(graph, found[url])
+                    if on_point is not None:
+                        on_point(found[url])
+
+        def ask() -> RemoteSolve:
+            return self._ask("/v1/frontiers", graph, {"points": points, **fields})
+
+        frontier = self._follow(ask, on_progress, should_stop, on_change=fetch_points)
+        return tuple(found[url] for url in frontier.plan_urls)
+
     def submit(self, graph: Graph, options: SolveOptions | None = None, **option_fields: Any) -> RemoteSolve:
         """Asks and does not wait: look with `get`, fetch with `plan_of`."""
         return self._submit(_pose(graph, resolve_options(options, option_fields)))
 
     def get(self, solve_id: str, *, wait_s: float = 0.0) -> RemoteSolve:
         """How a solve stands, once it is over or after `wait_s` seconds. Raises `NotFound`."""
-        hint = f"The solve goes on there: ask again with the same graph and options to take it up (id {solve_id})."
-        response = self._connection.request("GET", f"/v1/solves/{solve_id}", wait_s=wait_s, hint=hint)
-        return _remote_solve(response)
+        return self._look(f"/v1/solves/{solve_id}", wait_s)
 
     def cancel(self, solve_id: str, *, keep: Literal["best", "discard"] = "best") -> RemoteSolve:
         """Ends a solve with the best plan so far, or with none. Those who asked the same are not disturbed."""
-        response = self._connection.request("POST", f"/v1/solves/{solve_id}/cancel?keep={keep}")
-        return _remote_solve(response)
+        return self._cancel(f"/v1/solves/{solve_id}", keep)
 
     def plan_of(self, solve_id: str, graph: Graph) -> Plan:
         """The plan of a finished solve, replayed on `graph`; raises what the solve ended with."""
@@ -170,54 +185,74 @@ class Client:
         on_progress: Callable[[Progress], None] | None,
         should_stop: Callable[[], bool] | None,
     ) -> Plan:
-        try:
-            return self._follow(question, on_progress, should_stop)
-        except NotFound:  # the service came back without its memory: ask once more
-            return self._follow(question, on_progress, should_stop)
+        solve = self._follow(lambda: self._submit(question), on_progress, should_stop)
+        return self._keep(question, _read_plan(self._connection.request("GET", f"{solve.url}/plan")))
 
     def _follow(
         self,
-        question: _Question,
+        ask: Callable[[], RemoteSolve],
         on_progress: Callable[[Progress], None] | None,
         should_stop: Callable[[], bool] | None,
-    ) -> Plan:
-        solve = self._submit(question)
-        is_watched = on_progress is not None or should_stop is not None
+        on_change: Callable[[RemoteSolve], None] | None = None,
+    ) -> RemoteSolve:
+        """Asks and stays with the question to its end; raises what it ended with."""
+        is_watched = any(watcher is not None for watcher in (on_progress, should_stop, on_change))
         longest_s = WATCHED_WAIT_S if is_watched else QUIET_WAIT_S
-        stop_asked, shown = False, None
+        solve, stop_asked, shown = ask(), False, None
         try:
             while not solve.is_over:
                 if should_stop is not None and not stop_asked and should_stop():
-                    solve, stop_asked = self.cancel(solve.id, keep="best"), True
+                    solve, stop_asked = self._cancel(solve.url, "best"), True
                     continue
-                solve = self.get(solve.id, wait_s=random.uniform(0.7, 1) * longest_s)
+                solve = self._look_or_ask(solve, random.uniform(0.7, 1) * longest_s, ask)
                 if on_progress is not None and solve.progress is not None and solve.progress != shown:
                     shown = solve.progress
                     on_progress(shown)
+                if on_change is not None and not solve.is_over:
+                    on_change(solve)
         except KeyboardInterrupt:
-            self._abandon(solve.id)
+            self._abandon(solve.url)
             raise
         if solve.error is not None:
             raise solve.error
-        plan = _read_plan(self._connection.request("GET", f"/v1/solves/{solve.id}/plan"))
-        return self._keep(question, plan)
+        if on_change is not None:
+            on_change(solve)
+        return solve
 
-    def _abandon(self, solve_id: str) -> None:
+    def _look_or_ask(self, solve: RemoteSolve, wait_s: float, ask: Callable[[], RemoteSolve]) -> RemoteSolve:
         try:
-            self.cancel(solve_id, keep="discard")
+            return self._look(solve.url, wait_s)
+        except NotFound:  # the service came back without its memory
+            return ask()
+
+    def _look(self, url: str, wait_s: float) -> RemoteSolve:
+        solve_id = url.rpartition("/")[2]
+        hint = f"The solve goes on there: ask again with the same graph and options to take it up (id {solve_id})."
+        return read_remote_solve(self._connection.request("GET", url, wait_s=wait_s, hint=hint))
+
+    def _cancel(self, url: str, keep: str) -> RemoteSolve:
+        return read_remote_solve(self._connection.request("POST", f"{url}/cancel?keep={keep}"))
+
+    def _abandon(self, url: str) -> None:
+        try:
+            self._cancel(url, "discard")
         except ServiceError:
             return  # the user wants to leave, and the service finishes the solve for whoever asks next
 
     def _submit(self, question: _Question) -> RemoteSolve:
-        document = dump_json(question.graph)
-        graph_id = hashlib.sha256(document).hexdigest()
         fields = {name: value for name, value in dataclasses.asdict(question.options).items() if value is not None}
+        return self._ask("/v1/solves", question.graph, fields)
+
+    def _ask(self, path: str, graph: Graph, fields: dict[str, Any]) -> RemoteSolve:
+        """Asks about a graph, which is uploaded if the service doesn't know it."""
+        document = dump_json(graph)
+        graph_id = hashlib.sha256(document).hexdigest()
         body = json.dumps({"graph_id": graph_id, **fields}).encode()
         try:
-            return _remote_solve(self._connection.request("POST", "/v1/solves", content=body))
+            return read_remote_solve(self._connection.request("POST", path, content=body))
         except NotFound:
             self._upload(graph_id, document)
-        return _remote_solve(self._connection.request("POST", "/v1/solves", content=body))
+        return read_remote_solve(self._connection.request("POST", path, content=body))
 
     def _upload(self, graph_id: str, document: bytes) -> None:
         headers = {}
@@ -255,29 +290,3 @@ def _confirmed(question: _Question, plan: Plan) -> Plan:
 
 def _read_plan(response: httpx.Response) -> Plan:
     return parse_json(Plan, response.content, path=str(response.url))
-
-
-def _remote_solve(response: httpx.Response) -> RemoteSolve:
-    try:
-        view = response.json()
-        return RemoteSolve(
-            id=view["id"],
-            state=view["state"],
-            key=view["key"],
-            source=view["source"],
-            queue_position=view["queue_position"],
-            progress=_progress(view["progress"]) if view["progress"] else None,
-            error=revive(view["error"]) if view["error"] else None,
-        )
-    except (ValueError, KeyError, TypeError):
-        raise ServiceError(
-            f"{response.url} answered with something that is no solve.",
-            hint="Is this the address of a Remat service of this version?",
-            status_code=response.status_code,
-            url=str(response.url),
-        ) from None
-
-
-def _progress(body: dict[str, Any]) -> Progress:
-    """A newer service may report more than this version knows."""
-    return Progress(**{field.name: body[field.name] for field in dataclasses.fields(Progress) if field.name in body})

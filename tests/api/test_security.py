@@ -58,6 +58,12 @@ REQUESTS: list[tuple[str, str, str]] = [
     ("PUT", f"/v1/graphs/{'0' * 64}", "solve"),
     ("POST", f"/v1/solves/{'0' * 32}/cancel", "solve"),
     ("DELETE", f"/v1/solves/{'0' * 32}", "solve"),
+    ("POST", "/v1/frontiers", "solve"),
+    ("GET", f"/v1/frontiers/{'0' * 32}", "read"),
+    ("GET", f"/v1/frontiers/{'0' * 32}/events", "read"),
+    ("GET", f"/v1/frontiers/{'0' * 32}/plans/{'0' * 64}", "read"),
+    ("POST", f"/v1/frontiers/{'0' * 32}/cancel", "solve"),
+    ("DELETE", f"/v1/frontiers/{'0' * 32}", "solve"),
 ]
 
 

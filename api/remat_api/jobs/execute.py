@@ -14,10 +14,12 @@ import structlog
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.solver_process import SolverProcess, WorkerDied
 from remat_api.metrics import Metrics
+from remat_api.option_fields import read_options
+from remat_api.questions import pose
 from remat_api.store.answers import ConfirmedPlan, confirm
-from remat_api.store.graphs import GraphStore
+from remat_api.store.graphs import GraphStore, StoredGraph
 from remat_api.store.jobs import Claim, JobStore, LostClaim
-from remat_solver.errors import EngineFailed, RematError, ServiceError, SolveCancelled
+from remat_solver.errors import RematError, ServiceError, SolveCancelled
 from remat_solver.files import parse_json
 from remat_solver.options import Progress
 from remat_solver.plan import Plan
@@ -77,33 +79,53 @@ class Attempt:
             await self.worker.start()
             self.hub.notify(self.claim.job_id, at_end=False)
             async with self._beating():
-                confirmed = await self._solve()
+                confirmed = await self._work()
         except WorkerDied as death:
             return await self._end_after_death(death)
         except RematError as error:
             cancelled = isinstance(error, SolveCancelled)
             await self.jobs.fail(self.claim, error, cancelled=cancelled)
             return error.slug
+        if confirmed is None:
+            await self.jobs.finish_frontier(self.claim)
+            return "frontier"
         plan = confirmed.plan
         # A plan that a caller cut short answers that caller, not the question.
-        is_answer = not self.stopping or plan.gap <= self.claim.options["gap"]
+        is_answer = not self.stopping or self._is_proven(plan)
         await self.jobs.finish(self.claim, confirmed, is_answer=is_answer)
         self.metrics.gap.observe(plan.gap)
         return plan.status
 
-    async def _solve(self) -> ConfirmedPlan:
-        stored = await self.graphs.get(self.claim.graph_id)
-        document = await self.graphs.document(self.claim.graph_id)
-        options = {**self.claim.options, "threads": min(self.claim.options["threads"], self.max_threads)}
-        async for header, body in self.worker.solve(self.claim.job_id, options, document):
-            if header["kind"] == "progress":
-                await self.jobs.report(self.claim, Progress(**header["progress"]))
-                self.hub.notify(self.claim.job_id, at_end=False)
-            elif header["kind"] == "error":
-                raise RematError.from_dict(header["error"])
-            elif header["kind"] == "plan":
-                return await confirm(stored.graph, await asyncio.to_thread(parse_json, Plan, body))
-        raise EngineFailed("the worker process sent no result.")
+    async def _work(self) -> ConfirmedPlan | None:
+        """The job's plan; None for a frontier, whose plans are stored one by one."""
+        claim = self.claim
+        stored = await self.graphs.get(claim.graph_id)
+        document = await self.graphs.document(claim.graph_id)
+        options = {**claim.options, "threads": min(claim.options["threads"], self.max_threads)}
+        async for header, body in self.worker.solve(claim.job_id, options, claim.points, document):
+            match header["kind"]:
+                case "progress":
+                    await self.jobs.report(claim, Progress(**header["progress"]))
+                    self.hub.notify(claim.job_id, at_end=False)
+                case "point":
+                    await self._add_point(stored, await _confirmed(stored, body))
+                case "error":
+                    raise RematError.from_dict(header["error"])
+                case "plan":
+                    return await _confirmed(stored, body)
+        return None
+
+    async def _add_point(self, stored: StoredGraph, confirmed: ConfirmedPlan) -> None:
+        """A proven point answers the question for its budget, as if that had been asked alone."""
+        plan = confirmed.plan
+        options = read_options({**self.claim.options, "budget_bytes": plan.budget_bytes, "budget_fraction": None})
+        is_answer = self._is_proven(plan)
+        await self.jobs.add_point(self.claim, pose(stored, options), confirmed, is_answer=is_answer)
+        self.metrics.gap.observe(plan.gap)
+        self.hub.notify(self.claim.job_id, at_end=False)
+
+    def _is_proven(self, plan: Plan) -> bool:
+        return plan.objective == "time" and plan.gap <= float(self.claim.options["gap"])
 
     async def _end_after_death(self, death: WorkerDied) -> str:
         if self.stopping == "discard":
@@ -136,6 +158,10 @@ class Attempt:
                 await self.worker.kill()
                 return
             await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+async def _confirmed(stored: StoredGraph, document: bytes) -> ConfirmedPlan:
+    return await confirm(stored.graph, await asyncio.to_thread(parse_json, Plan, document))
 
 
 def _broken() -> RematError:

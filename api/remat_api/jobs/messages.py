@@ -1,8 +1,9 @@
 """Messages between the service and a worker process, over pipes: a JSON header and a body of bytes.
 
-parent -> worker   {"kind": "solve", "job_id": ..., "options": {...}} + graph JSON;
+parent -> worker   {"kind": "solve", "job_id": ..., "options": {...}, "points": ...} + graph JSON;
                    {"kind": "stop", "job_id": ...}
 worker -> parent   {"kind": "ready", "engine": ...}; {"kind": "progress", ...}; {"kind": "plan"} + plan JSON;
+                       {"kind": "point"} + plan JSON, for each of a frontier, then {"kind": "end"};
                    {"kind": "error", "error": {...}}
 """
 

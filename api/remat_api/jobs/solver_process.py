@@ -75,14 +75,14 @@ class SolverProcess:
         self.engine_version = ready["engine"]
 
     async def solve(
-        self, job_id: str, options: dict[str, Any], graph: bytes
+        self, job_id: str, options: dict[str, Any], points: int | None, graph: bytes
     ) -> AsyncIterator[tuple[dict[str, Any], bytes]]:
-        """Hands over a job and yields its messages, the last being its plan or error. Raises `WorkerDied`."""
-        await self._send({"kind": "solve", "job_id": job_id, "options": options}, graph)
+        """Hands over a job and yields its messages, up to its plan, its error or an end. Raises `WorkerDied`."""
+        await self._send({"kind": "solve", "job_id": job_id, "options": options, "points": points}, graph)
         while True:
             header, body = await self._receive()
             yield header, body
-            if header["kind"] in ("plan", "error"):
+            if header["kind"] in ("plan", "end", "error"):
                 return
 
     async def stop_and_keep(self, job_id: str) -> None:

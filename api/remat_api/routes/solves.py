@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from remat_api.bodies import parse_body, read_body
-from remat_api.requests import CancelRequest, SolveRequest
+from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest
 from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
 from remat_api.security.callers import Caller, Reader, Solver
 from remat_api.service import Service
@@ -38,7 +38,7 @@ async def post_solve(
     solve = await _repeated(idempotency_key, body, service, caller)
     if solve is None:
         asked = await parse_body(SolveRequest, body)
-        stored = await _graph_of(asked, service, caller.owner)
+        stored = await graph_of(asked, service, caller.owner)
         solve = await service.ask(stored, asked.options(), caller=caller, tags=asked.tags, priority=asked.priority)
         if idempotency_key is not None:
             await service.repeats.record(caller.owner, idempotency_key, address(body), solve.id)
@@ -102,9 +102,8 @@ async def cancel_solve(
 ) -> SolveView:
     """Cancels a solve. `keep` (query or JSON body): "best" (default) ends it with the best plan so far, "discard" with
     none. A job that others also wait for goes on for them."""
-    if keep is None and request.headers.get("content-type"):
-        keep = (await parse_body(CancelRequest, await read_body(request, service.settings))).keep
-    return solve_view(await service.cancel(solve_id, owner=caller.sees, keep=keep or "best"))
+    keep = keep or await asked_to_keep(request, service)
+    return solve_view(await service.cancel(solve_id, owner=caller.sees, keep=keep))
 
 
 @router.delete("/{solve_id}", operation_id="delete_solve", status_code=204)
@@ -113,7 +112,15 @@ async def delete_solve(solve_id: SolveId, service: ServiceOf, caller: Solver) ->
     await service.delete(solve_id, owner=caller.sees)
 
 
-async def _graph_of(asked: SolveRequest, service: Service, owner: str) -> StoredGraph:
+async def asked_to_keep(request: Request, service: Service) -> Literal["best", "discard"]:
+    """What the body of a cancel request asks for, if it has one."""
+    if not request.headers.get("content-type"):
+        return "best"
+    return (await parse_body(CancelRequest, await read_body(request, service.settings))).keep
+
+
+async def graph_of(asked: SolveRequest | FrontierRequest, service: Service, owner: str) -> StoredGraph:
+    """The graph that a question names or holds."""
     if asked.graph is None:
         return await service.graphs.get(asked.graph_id or "")
     stored, _ = await service.take_graph(dump_json(asked.graph), owner=owner, graph=asked.graph)

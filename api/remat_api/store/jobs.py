@@ -16,7 +16,7 @@ from remat_api.questions import Question
 from remat_api.store.answers import AnswerStore, ConfirmedPlan, insert_answer, insert_plan
 from remat_api.store.clock import new_id, now_ms
 from remat_api.store.database import Connection, Database, insert_if_absent
-from remat_api.store.tables import events, jobs, solves
+from remat_api.store.tables import events, jobs, points, solves
 from remat_solver.errors import InfeasibleBudget, RematError
 from remat_solver.options import Progress
 
@@ -36,6 +36,7 @@ class Claim:
     family: str
     graph_id: str
     options: dict[str, Any]
+    points: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +80,7 @@ async def open_job(connection: Connection, question: Question, priority: int) ->
         "family": question.family,
         "graph_id": question.stored.id,
         "options": asdict(question.options),
+        "points": question.points,
         "priority": priority,
         "state": "queued",
         "stop": "",
@@ -153,6 +155,7 @@ class JobStore:
                 family=row.family,
                 graph_id=row.graph_id,
                 options=row.options,
+                points=row.points,
             )
             moment = now_ms()
             taken = {"state": "running", "attempt": claim.attempt, "token": claim.token, "heartbeat_ms": moment}
@@ -160,6 +163,7 @@ class JobStore:
             await connection.execute(
                 sa.update(jobs).where(jobs.c.id == claim.job_id).values(**taken, started_ms=started)
             )
+            await connection.execute(sa.delete(points).where(points.c.job_id == claim.job_id))
             waiting = (solves.c.job_id == claim.job_id, solves.c.state == "queued")
             await connection.execute(sa.update(solves).where(*waiting).values(state="running"))
             await add_event(connection, claim.job_id, "running", {"attempt": claim.attempt})
@@ -178,6 +182,26 @@ class JobStore:
         async with self._database.writing() as connection:
             await _hold(connection, claim, progress=body, heartbeat_ms=now_ms())
             await add_event(connection, claim.job_id, "progress", body)
+
+    async def add_point(self, claim: Claim, question: Question, confirmed: ConfirmedPlan, *, is_answer: bool) -> None:
+        """Stores a plan of a frontier, and as the answer to `question` if it is one. Raises `LostClaim`."""
+        data = await self._answers.pack(confirmed)
+        plan = confirmed.plan
+        async with self._database.writing() as connection:
+            await _hold(connection, claim, heartbeat_ms=now_ms())
+            await insert_plan(connection, confirmed, data)
+            row = {"job_id": claim.job_id, "budget_bytes": plan.budget_bytes, "plan_id": confirmed.id}
+            await insert_if_absent(connection, points, row)
+            if is_answer:
+                await insert_answer(connection, question.key, question.family, confirmed)
+            figures = {"budget_bytes": plan.budget_bytes, "peak_bytes": plan.peak_bytes, "overhead": plan.overhead}
+            await add_event(connection, claim.job_id, "point", {**figures, "gap": plan.gap})
+
+    async def finish_frontier(self, claim: Claim) -> None:
+        """Ends a frontier, whose points are stored already. Raises `LostClaim`."""
+        async with self._database.writing() as connection:
+            await _hold(connection, claim)
+            await end_job(connection, claim.job_id, "done")
 
     async def finish(self, claim: Claim, confirmed: ConfirmedPlan, *, is_answer: bool) -> None:
         """Stores a plan as the job's result, and as the answer to its key if it is one. Raises `LostClaim`."""

@@ -7,7 +7,7 @@ when nobody waits for it any more, and asked for its best plan when all who wait
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import sqlalchemy as sa
 
@@ -17,8 +17,12 @@ from remat_api.store.answers import Answer, read_answer
 from remat_api.store.clock import new_id, now_ms
 from remat_api.store.database import Connection, Database
 from remat_api.store.jobs import cancelled_error, drop_job, end_job, join_job, open_job
-from remat_api.store.tables import graphs, jobs, plans, solves
+from remat_api.store.tables import graphs, jobs, plans, points, solves
 from remat_solver.errors import NotFound
+
+FIGURES = ("objective", "status", "budget_bytes", "peak_bytes", "time_ns", "bound_ns", "gap", "overhead")
+"""The columns of a plan that are shown with what it answers."""
+Kind = Literal["solve", "frontier"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +49,13 @@ class Solve:
     progress: dict[str, Any] | None
     plan: dict[str, Any] | None
     graph_hash: str
+    points: int | None
     queue_position: int | None = None
+
+    @property
+    def kind(self) -> Kind:
+        """Whether it asks for one plan or for a frontier."""
+        return "solve" if self.points is None else "frontier"
 
     @property
     def is_final(self) -> bool:
@@ -62,6 +72,7 @@ class Filter:
     graph_id: str | None = None
     before: str | None = None
     limit: int = 50
+    kind: Kind = "solve"
 
 
 class SolveStore:
@@ -76,6 +87,30 @@ class SolveStore:
         async with self._database.writing() as connection:
             await connection.execute(sa.insert(solves).values(**row))
         return str(row["id"])
+
+    async def reuse_frontier(self, question: Question, *, owner: str, tags: tuple[str, ...]) -> str | None:
+        """A solve that is over at once, because an equal frontier was finished before; None if there is none."""
+        done = (jobs.c.key == question.key, jobs.c.state == "done", jobs.c.stop == "")
+        async with self._database.writing() as connection:
+            job_id = await connection.scalar(sa.select(jobs.c.id).where(*done).limit(1))
+            if job_id is None:
+                return None
+            row = _new_row(question, owner, tags)
+            row |= {"job_id": job_id, "state": "done", "source": "cache", "finished_ms": now_ms()}
+            await connection.execute(sa.insert(solves).values(**row))
+        return str(row["id"])
+
+    async def points(self, job_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """The plans of a frontier so far, ascending in budget: their addresses and figures."""
+        query = (
+            sa.select(plans.c.id, *(plans.c[figure] for figure in FIGURES))
+            .join(points, points.c.plan_id == plans.c.id)
+            .where(points.c.job_id == job_id)
+            .order_by(points.c.budget_bytes)
+        )
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).all()
+        return [(row.id, {figure: getattr(row, figure) for figure in FIGURES}) for row in rows]
 
     async def join(self, question: Question, *, owner: str, tags: tuple[str, ...], priority: int) -> str | None:
         """A solve that waits for the open job of the same key; None if there is no such job."""
@@ -102,9 +137,9 @@ class SolveStore:
             await connection.execute(sa.insert(solves).values(**row))
         return str(row["id"]), answer is None
 
-    async def get(self, solve_id: str, *, owner: str | None) -> Solve:
+    async def get(self, solve_id: str, *, owner: str | None, kind: Kind = "solve") -> Solve:
         """One solve; raises `NotFound`, also for another owner's (None may see all)."""
-        query = _with_details().where(solves.c.id == solve_id)
+        query = _with_details().where(solves.c.id == solve_id, _is(kind))
         async with self._database.reading() as connection:
             row = (await connection.execute(query)).one_or_none()
             if row is None or owner not in (None, row.owner):
@@ -114,7 +149,7 @@ class SolveStore:
 
     async def listing(self, wanted: Filter) -> list[Solve]:
         """Solves, newest first, from before `wanted.before` on."""
-        query = _with_details().order_by(solves.c.id.desc()).limit(wanted.limit)
+        query = _with_details().where(_is(wanted.kind)).order_by(solves.c.id.desc()).limit(wanted.limit)
         for column, value in (
             (solves.c.owner, wanted.owner),
             (solves.c.state, wanted.state),
@@ -127,10 +162,11 @@ class SolveStore:
         async with self._database.reading() as connection:
             return [_solve(row, None) for row in await connection.execute(query)]
 
-    async def cancel(self, solve_id: str, *, owner: str | None, keep: str) -> str | None:
+    async def cancel(self, solve_id: str, *, owner: str | None, keep: str, kind: Kind = "solve") -> str | None:
         """Cancels a solve (no effect on a finished one); returns its job's id. Raises `NotFound`."""
         async with self._database.writing() as connection:
-            row = (await connection.execute(sa.select(solves).where(solves.c.id == solve_id))).one_or_none()
+            mine = sa.select(solves).where(solves.c.id == solve_id, _is(kind))
+            row = (await connection.execute(mine)).one_or_none()
             if row is None or owner not in (None, row.owner):
                 raise _no_such_solve(solve_id)
             if row.state in OPEN:
@@ -138,9 +174,9 @@ class SolveStore:
         job_id: str | None = row.job_id
         return job_id
 
-    async def delete(self, solve_id: str, *, owner: str | None) -> str | None:
+    async def delete(self, solve_id: str, *, owner: str | None, kind: Kind = "solve") -> str | None:
         """Cancels a solve if it is open and forgets it; returns its job's id. Raises `NotFound`."""
-        job_id = await self.cancel(solve_id, owner=owner, keep="discard")
+        job_id = await self.cancel(solve_id, owner=owner, keep="discard", kind=kind)
         async with self._database.writing() as connection:
             await connection.execute(sa.delete(solves).where(solves.c.id == solve_id))
         return job_id
@@ -182,10 +218,15 @@ def _new_row(question: Question, owner: str, tags: tuple[str, ...]) -> dict[str,
         "key": question.key,
         "graph_id": question.stored.id,
         "options": asdict(question.options),
+        "points": question.points,
         "tags": list(tags),
         "stop": "",
         "created_ms": now_ms(),
     }
+
+
+def _is(kind: Kind) -> sa.ColumnElement[bool]:
+    return solves.c.points.is_(None) if kind == "solve" else solves.c.points.is_not(None)
 
 
 def _answered(answer: Answer) -> dict[str, Any]:
@@ -199,7 +240,6 @@ def _answered(answer: Answer) -> dict[str, Any]:
 
 
 def _with_details() -> sa.Select[Any]:
-    figures = ("objective", "status", "budget_bytes", "peak_bytes", "time_ns", "bound_ns", "gap", "overhead")
     return (
         sa.select(
             solves,
@@ -208,7 +248,7 @@ def _with_details() -> sa.Select[Any]:
             jobs.c.priority,
             jobs.c.progress,
             graphs.c.hash.label("graph_hash"),
-            *(plans.c[figure].label(f"plan_{figure}") for figure in figures),
+            *(plans.c[figure].label(f"plan_{figure}") for figure in FIGURES),
         )
         .outerjoin(jobs, jobs.c.id == solves.c.job_id)
         .outerjoin(plans, plans.c.id == solves.c.plan_id)

@@ -5,6 +5,7 @@ jobs      the work: at most one open job per key, so equal questions are solved 
 answers   what is known for good about a key: a plan, or the proof that there is none
 plans     refereed plans, by the sha256 of their JSON
 graphs    uploaded graphs, by the sha256 of their JSON
+points    the plans of a frontier, as they are found
 events    what happened to a job, in order, for replay
 api_keys  who may ask, with quotas; secrets only as sha256
 repeats   requests that carried an Idempotency-Key, and the solve that each made
@@ -83,6 +84,7 @@ jobs = sa.Table(
     sa.Column("family", SHA256, nullable=False),
     sa.Column("graph_id", SHA256, sa.ForeignKey("graphs.id"), nullable=False),
     sa.Column("options", sa.JSON, nullable=False),
+    sa.Column("points", sa.Integer),  # of a frontier; NULL: one plan
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("state", STATE, nullable=False),
     sa.Column("stop", sa.String(8), nullable=False),  # "", "best" or "discard"
@@ -114,6 +116,7 @@ solves = sa.Table(
     sa.Column("key", SHA256, nullable=False),
     sa.Column("graph_id", SHA256, nullable=False),
     sa.Column("options", sa.JSON, nullable=False),
+    sa.Column("points", sa.Integer),
     sa.Column("tags", sa.JSON, nullable=False),
     sa.Column("state", STATE, nullable=False),
     sa.Column("stop", sa.String(8), nullable=False),
@@ -134,6 +137,14 @@ events = sa.Table(
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("body", sa.JSON, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
+)
+
+points = sa.Table(
+    "points",
+    metadata,
+    sa.Column("job_id", ID, sa.ForeignKey("jobs.id"), primary_key=True),
+    sa.Column("budget_bytes", sa.BigInteger, primary_key=True),
+    sa.Column("plan_id", SHA256, sa.ForeignKey("plans.id"), nullable=False),
 )
 
 api_keys = sa.Table(
