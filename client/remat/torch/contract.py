@@ -185,15 +185,18 @@ def _is_mutable(target: object) -> bool:
 
 
 def _written_arguments(node: fx.Node) -> list[fx.Node]:
-    """The arguments that a mutable op writes; all of them where the schema hides which."""
-    if batch_norm.writes_in_secret(node.target):
-        return list(node.all_input_nodes)
+    """The arguments that a mutable op writes."""
     assert isinstance(node.target, torch._ops.OpOverload)
-    written: list[fx.Node] = []
-    for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            written.extend(leaf for leaf in pytree.arg_tree_leaves(value) if isinstance(leaf, fx.Node))
-    return written
+    arguments = node.target._schema.arguments
+    if batch_norm.writes_in_secret(node.target):
+        written = batch_norm.hidden_writes([argument.name for argument in arguments], node.args)
+    else:
+        written = [
+            value
+            for argument, value in zip(arguments, node.args, strict=False)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+    return [leaf for leaf in pytree.arg_tree_leaves(*written) if isinstance(leaf, fx.Node)]
 
 
 def _add_input(ops: _Ops, node: fx.Node) -> None:

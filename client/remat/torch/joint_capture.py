@@ -6,6 +6,7 @@ weights. Of PyTorch's private names it needs `aot_autograd` and the output descr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from types import FunctionType
@@ -67,7 +68,11 @@ def _inference_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Calla
 def compiled_call(
     model: torch.nn.Module, backend: Callable[..., Any], loss_fn: Callable[[Any], Any] | None = None
 ) -> Callable[..., Any]:
-    """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape."""
+    """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape.
+
+    Dynamo would trace NumPy's random numbers as PyTorch's, silently: it is told to refuse them. Log lines in
+    the forward, which it can't trace, are left out.
+    """
 
     call_model: Callable[..., Any] = model._call_impl  # past the slot in which the compiled call will lie
 
@@ -79,7 +84,19 @@ def compiled_call(
     compiled: Callable[..., Any] = torch.compile(
         _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, **settings
     )
-    return compiled
+    tracing = torch._dynamo.config.patch(use_numpy_random_stream=True, ignore_logging_functions=_logging_functions())
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with tracing:
+            return compiled(*args, **kwargs)
+
+    return run
+
+
+def _logging_functions() -> set[Callable[..., Any]]:
+    """The methods of loggers, with those that libraries add (transformers' `warning_once`)."""
+    names = ("debug", "info", "warning", "error", "exception", "critical", "log", "warning_once", "info_once")
+    return {getattr(logging.Logger, name) for name in names if hasattr(logging.Logger, name)}
 
 
 def _with_code_of_its_own(function: FunctionType | Callable[..., Any]) -> Callable[..., Any]:

@@ -247,7 +247,7 @@ CASES = [
         name="tied weights",
         model=Tied,
         batch=lambda _: (torch.randint(20, (3, 5)),),
-        loss=lambda output: functional.cross_entropy(output.flatten(0, 1), torch.arange(15)),
+        loss=lambda output: functional.cross_entropy(output.flatten(0, 1), torch.arange(15, device=output.device)),
     ),
     Case(name="views and slices", model=Sliced, batch=lambda _: (rows(),)),
     Case(name="autograd.Function", model=CustomFunction, batch=lambda _: (rows(),)),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import weakref
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -261,6 +263,35 @@ def test_the_models_own_exception_is_named() -> None:
         model(rows())
     with pytest.raises(KeyError, match="mine"):
         model(rows())
+
+
+logger = logging.getLogger(__name__)
+
+
+class Talking(nn.Module):
+    """Logs in its forward; with `noise`, multiplies by NumPy's random numbers too."""
+
+    def __init__(self, *, noise: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.noise = noise
+
+    def forward(self, x: Tensor) -> Tensor:
+        logger.warning("forward")
+        if self.noise:
+            x = x * torch.from_numpy(np.random.rand(16)).float()
+        return self.linear(x).sum()
+
+
+def test_log_lines_do_not_break_the_graph() -> None:
+    model = remat.compile(Talking(noise=False), budget="100%")
+    model(rows()).backward()
+    assert len(remat.torch.planned_graphs(model)) == 1
+
+
+def test_numpys_random_numbers_are_refused_rather_than_replaced() -> None:
+    with pytest.raises(GraphBreak, match="numpy"):
+        remat.compile(Talking(noise=True), budget="100%")(rows())
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,7 +34,7 @@ def train(case: Case, model: nn.Module, steps: int = STEPS) -> dict[str, Tensor]
     seen: dict[str, Tensor] = {}
     for step in range(steps):
         torch.manual_seed(step)
-        batch = case.batch(step)
+        batch = batch_of(case, step)
         optimizer.zero_grad()
         loss = case.loss(model(*batch))
         loss.backward()
@@ -48,7 +47,7 @@ def train(case: Case, model: nn.Module, steps: int = STEPS) -> dict[str, Tensor]
                 seen[f"{step} input gradient {position}"] = tensor.grad.clone()
         seen |= {f"{step} buffer {name}": buffer.clone() for name, buffer in model.named_buffers()}
         optimizer.step()
-        seen[f"{step} random"] = torch.rand(())  # the stream must be where eager leaves it
+        seen[f"{step} random"] = torch.rand((), device=case.device)  # the stream must be where eager leaves it
     return seen | {f"parameter {name}": parameter.detach() for name, parameter in model.named_parameters()}
 
 
@@ -57,6 +56,11 @@ def train_planned(case: Case, scheduler: Scheduler) -> tuple[dict[str, Tensor], 
     model = seeded_model(case)
     attach(model, Backend(model=model, planner=planner_of(scheduler), measure=lambda graph: graph))
     return train(case, model), planned_graphs(model)
+
+
+def batch_of(case: Case, step: int) -> tuple[Any, ...]:
+    """The batch of a step, on the case's device."""
+    return tuple(part.detach().to(case.device).requires_grad_(part.requires_grad) for part in case.batch(step))
 
 
 def seeded_model(case: Case) -> nn.Module:
@@ -69,8 +73,3 @@ def differences(left: dict[str, Tensor], right: dict[str, Tensor]) -> list[str]:
     """The names under which two trainings differ; empty when they are equal bit for bit."""
     missing = sorted(left.keys() ^ right.keys())
     return missing + [name for name in left.keys() & right.keys() if not torch.equal(left[name], right[name])]
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A deep copy without any plan on it."""
-    return copy.deepcopy(model)
