@@ -24,7 +24,7 @@ from remat_api.security.gate import Gate
 from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore
-from remat_api.store.blobs import BlobStore
+from remat_api.store.blobs import blob_store
 from remat_api.store.database import connect, migrate
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore
@@ -80,7 +80,7 @@ async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator
 
 def _assemble(settings: Settings, metrics: Metrics) -> Service:
     database = connect(settings.sqlalchemy_url)
-    blobs = BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
+    blobs = blob_store(settings)
     graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
     jobs, hub = JobStore(database, answers), Hub(poll_s=60.0 if settings.uses_sqlite else 0.5)
 

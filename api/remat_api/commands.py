@@ -12,14 +12,18 @@ import os
 import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from remat_api.settings import Settings, read_settings
 from remat_solver.errors import InvalidRequest
 
+if TYPE_CHECKING:
+    from remat_api.store.retention import Forgotten
+
 DEFAULT_PORT = 8417
+DAY_MS = 24 * 3600 * 1000
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder for the database and documents.  [default: ~/.local/state/remat]")
 ]
@@ -68,6 +72,29 @@ def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
     before = applied_revision(settings.sqlalchemy_url)
     migrate_database(settings.sqlalchemy_url)
     typer.echo(f"database revision: {before or 'none'} -> {applied_revision(settings.sqlalchemy_url)}")
+
+
+def gc(
+    older_than_days: Annotated[float, typer.Option(min=0.0, help="Forget what is older than this.")] = 30.0,
+    data_dir: DataDir = None,
+    database_url: DatabaseUrl = None,
+) -> None:
+    """Forget old solves, plans and graphs of the service. It may run meanwhile."""
+    settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url)
+    forgotten = asyncio.run(_forget(settings, int(older_than_days * DAY_MS)))
+    typer.echo(
+        f"forgot {forgotten.solves} solves, {forgotten.jobs} jobs, {forgotten.answers} answers, "
+        f"{forgotten.plans} plans and {forgotten.graphs} graphs"
+    )
+
+
+async def _forget(settings: Settings, older_than_ms: int) -> Forgotten:
+    from remat_api.store.blobs import blob_store
+    from remat_api.store.database import opened
+    from remat_api.store.retention import forget
+
+    async with opened(settings) as database:
+        return await forget(database, blob_store(settings), older_than_ms=older_than_ms)
 
 
 def check_keys(settings: Settings) -> None:

@@ -112,7 +112,10 @@ class Service:
             answer = await self.answers.implied(question)
         if answer is None:
             return None
-        return await self.solves.record_answer(question, answer, owner=caller.owner, tags=tags)
+        recorded = await self.solves.record_answer(question, answer, owner=caller.owner, tags=tags)
+        if recorded is None:
+            self.answers.doubt(question.key)
+        return recorded
 
     async def wait(self, solve: Solve, wait_s: float, *, owner: str | None) -> Solve:
         """The solve once it is final, or as it stands after `wait_s` seconds. Holds nothing meanwhile."""

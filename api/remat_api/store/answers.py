@@ -128,6 +128,10 @@ class AnswerStore:
             await insert_answer(connection, question.key, question.family, confirmed)
         return self._remember(question.key, Answer(plan_id=confirmed.id))
 
+    def doubt(self, key: str) -> None:
+        """Makes the next look at this key one at the database: somebody else has forgotten its answer."""
+        self._recent_keys.pop(key, None)
+
     async def document(self, plan_id: str) -> bytes:
         """A plan's JSON; raises `NotFound`."""
         if plan_id in self._recent:

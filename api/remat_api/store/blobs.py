@@ -11,6 +11,7 @@ from pathlib import Path
 
 from backports import zstd
 
+from remat_api.settings import Settings
 from remat_solver.errors import ServiceError
 from remat_solver.files import write_whole
 
@@ -20,6 +21,11 @@ INLINE_LIMIT_BYTES = 64 * 1024
 def address(document: bytes) -> str:
     """sha256 (hex) of the bytes: where the document is kept."""
     return hashlib.sha256(document).hexdigest()
+
+
+def blob_store(settings: Settings) -> BlobStore:
+    """The documents of a service: beside its SQLite file, or all of them in the rows of a database server."""
+    return BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
 
 
 class BlobStore:
@@ -59,10 +65,13 @@ class BlobStore:
             )
         return document
 
-    async def delete(self, blob_id: str) -> None:
-        """Forgets the file of a document, if it has one."""
-        if self._root is not None:
-            await asyncio.to_thread(self._path(self._root, blob_id).unlink, missing_ok=True)
+    def delete(self, blob_id: str, *, older_than_ms: int) -> None:
+        """Forgets the file of a document, if it has one that was not written again since that moment."""
+        if self._root is None:
+            return
+        path = self._path(self._root, blob_id)
+        if path.exists() and path.stat().st_mtime * 1000 < older_than_ms:
+            path.unlink(missing_ok=True)
 
     @staticmethod
     def _path(root: Path, blob_id: str) -> Path:

@@ -78,8 +78,6 @@ class GraphStore:
 
     async def has(self, graph_id: str) -> bool:
         """Whether a graph is stored."""
-        if graph_id in self._shelf:
-            return True
         async with self._database.reading() as connection:
             return await connection.scalar(sa.select(graphs.c.id).where(graphs.c.id == graph_id)) is not None
 

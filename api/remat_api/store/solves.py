@@ -81,10 +81,14 @@ class SolveStore:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def record_answer(self, question: Question, answer: Answer, *, owner: str, tags: tuple[str, ...]) -> str:
-        """A solve that is over at once, because its answer is known; returns its id."""
+    async def record_answer(
+        self, question: Question, answer: Answer, *, owner: str, tags: tuple[str, ...]
+    ) -> str | None:
+        """A solve that is over at once, because its answer is known; None if its plan was forgotten meanwhile."""
         row = _new_row(question, owner, tags) | _answered(answer)
         async with self._database.writing() as connection:
+            if answer.plan_id is not None and not await _exists(connection, plans.c.id, answer.plan_id):
+                return None
             await connection.execute(sa.insert(solves).values(**row))
         return str(row["id"])
 
@@ -121,6 +125,8 @@ class SolveStore:
         """A solve with a job of its own, unless there is one to join by now; its id, and whether a job was made."""
         row = _new_row(question, owner, tags)
         async with self._database.writing() as connection:
+            if not await _exists(connection, graphs.c.id, question.stored.id):
+                raise NotFound("the graph was forgotten meanwhile.", hint="Upload it again.")
             job_id = await open_job(connection, question, priority)
             if job_id is None:
                 joined = await _join(connection, question, row, priority)
@@ -180,6 +186,10 @@ class SolveStore:
         async with self._database.writing() as connection:
             await connection.execute(sa.delete(solves).where(solves.c.id == solve_id))
         return job_id
+
+
+async def _exists(connection: Connection, column: sa.Column[str], value: str) -> bool:
+    return await connection.scalar(sa.select(column).where(column == value)) is not None
 
 
 async def _join(connection: Connection, question: Question, row: dict[str, Any], priority: int) -> str | None:
