@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -72,8 +73,9 @@ def solve(
         keep=tuple(keep or ()),
         recompute=tuple(recompute or ()),
     )
-    planner = Client(endpoint, api_key=api_key).solve if endpoint else solve_here
-    with watch_solve(graph.total_time_ns) as watch:
+    with ExitStack() as stack:
+        planner = stack.enter_context(Client(endpoint, api_key=api_key)).solve if endpoint else solve_here
+        watch = stack.enter_context(watch_solve(graph.total_time_ns))
         plan = planner(graph, options, on_progress=watch.on_progress, should_stop=watch.should_stop)
     out.print(plan_table([(graph.name or graph_file.name, plan)]))
     if output:

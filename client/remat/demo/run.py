@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from remat.client import Client
-from remat.demo.row import Row
+from remat.demo.row import MAX_GAP, Row
 from remat.demo.side_by_side import measured_overhead, planned_copy, run_planned, trains_identically
 from remat.page import PlannedModel
 from remat.torch import Step, capture
@@ -22,6 +22,9 @@ BUDGET_FRACTIONS = (0.8, 0.6, 0.4)
 """Shares of the measured store-all peak."""
 BUDGET_FLOOR = 1.1
 """No budget is below this many times the working-set bound: below it the best plans are mostly recomputation."""
+
+ASKED_GAP = MAX_GAP / 2
+TIME_LIMIT_S = 30.0
 
 Announce = Callable[[str], None]
 
@@ -55,7 +58,7 @@ def run_demo(
         step = make_step()
         result = _prepare(name, step, announce)
         announce(f"{name}: store-all")
-        store_all = client.solve(result.graph, budget_fraction=1.0)
+        store_all = client.solve(result.graph, strategy="store_all", budget_fraction=1.0)
         base = planned_copy(step, store_all)
         run_planned(base)
         store_all_peak = _measured_peak(base, result.graph)
@@ -63,7 +66,7 @@ def run_demo(
             budget_bytes = max(int(fraction * store_all_peak), int(BUDGET_FLOOR * working_set_bound(result.graph)))
             label = f"{name} at {budget_bytes / store_all_peak:.0%}"
             announce(f"{label}: solve")
-            plan = client.solve(result.graph, budget_bytes=budget_bytes)
+            plan = client.solve(result.graph, budget_bytes=budget_bytes, gap=ASKED_GAP, time_limit_s=TIME_LIMIT_S)
             planned = planned_copy(step, plan)
             announce(f"{label}: train beside the unmodified model")
             identical = trains_identically(step, planned)
