@@ -11,11 +11,11 @@ from importlib import metadata, resources
 from typing import Any
 
 import jinja2
+
+from remat.page.charts import plan_timeline, recomputed_ops, store_all_timeline
 from remat_solver.budget import format_bytes
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
-
-from remat.page.charts import plan_timeline, recomputed_ops, store_all_timeline
 
 
 @dataclass(frozen=True, kw_only=True)
