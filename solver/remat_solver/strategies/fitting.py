@@ -10,6 +10,8 @@ failure proves nothing.
 from __future__ import annotations
 
 import itertools
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,11 +25,14 @@ class EvictionRule:
     """Evict the value with the least cost / (size ** size_power * distance ** distance_power).
 
     `cost` is the time to recompute the value with whatever else is missing for it; `distance` is the
-    number of steps until it is read next.
+    number of steps until it is read next. `noise` is the standard deviation of the logarithm of a random
+    factor that each value has for the whole run: other seeds, other schedules.
     """
 
     size_power: float = 1.0
     distance_power: float = 1.0
+    noise: float = 0.0
+    seed: int = 0
 
 
 RULES = (
@@ -94,6 +99,8 @@ class _Fitter:
         self.result: list[int] = []
         self.step = 0
         self.events = self._find_events()
+        self.anchor = self._find_anchors()
+        self.factor = self._draw_factors()
         self.closure_limit = max(64, _CLOSURE_WORK // len(self.graph))
         self.queue: list[int] = []
         self.queue_half = 0
@@ -114,6 +121,33 @@ class _Fitter:
         for steps in events:
             steps.reverse()
         return events
+
+    def _draw_factors(self) -> list[float]:
+        if not self.rule.noise:
+            return [1.0] * len(self.sizes)
+        source = random.Random(self.rule.seed)
+        return [math.exp(source.gauss(0.0, self.rule.noise)) for _ in self.sizes]
+
+    def _find_anchors(self) -> list[int]:
+        """Per op: the last step up to which the schedule keeps everything that a recompute of it ends up reading.
+
+        That is, of values that can't be recomputed themselves: evicting what depends on one that is freed
+        before it is read again would leave no way back.
+        """
+        anchor = [len(self.schedule)] * len(self.graph)
+        for op in range(len(self.graph)):
+            for value in self.reads[op]:
+                producer = self.producer[value]
+                if self.graph.ops[producer].recomputable:
+                    anchor[op] = min(anchor[op], anchor[producer])
+                else:
+                    anchor[op] = min(anchor[op], self.events[value][0])
+        return anchor
+
+    def _may_evict(self, value: int, until: int) -> bool:
+        """Whether `value` could be recomputed at step `until`."""
+        producer = self.producer[value]
+        return self.graph.ops[producer].recomputable and self.anchor[producer] >= until
 
     def fit(self) -> list[int] | None:
         for step, op in enumerate(self.schedule):
@@ -213,7 +247,7 @@ class _Fitter:
         for depth, (frame, child) in enumerate(itertools.pairwise(stack)):
             for value in self.reads[frame]:
                 producer = self.producer[value]
-                if value in own or value not in self.live or not self.graph.ops[producer].recomputable:
+                if value in own or value not in self.live or not self._may_evict(value, self.step):
                     continue
                 score = self._recompute_time(value, soon) / self.sizes[value] / (len(stack) - depth)
                 if producer > child:
@@ -245,7 +279,8 @@ class _Fitter:
         self.queue_step = self.step
         score: dict[int, float] = {}
         for value in self.live:
-            if self.graph.ops[self.producer[value]].recomputable:
+            events = self.events[value]
+            if self._may_evict(value, events[-1] if events and events[-1] >= 0 else self.step):
                 score[value] = self._score(value)
         self.queue = sorted(score, key=lambda value: (-score[value], value))
         self.queue_half = len(self.queue) // 2
@@ -257,7 +292,7 @@ class _Fitter:
         distance = max(1, events[-1] - self.step)
         size = self.sizes[value]
         weight: float = size**self.rule.size_power * distance**self.rule.distance_power
-        return (1 + self._recompute_time(value)) / weight
+        return self.factor[value] * (1 + self._recompute_time(value)) / weight
 
     def _recompute_time(self, value: int, soon: set[int] | frozenset[int] = frozenset()) -> int:
         """Time to have `value` again, in ns, from what else is live or written by the ops `soon`."""

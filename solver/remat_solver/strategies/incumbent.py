@@ -67,6 +67,12 @@ class Incumbent:
                 is_better |= self.offer(fitted, should_stop=should_stop)
         return is_better
 
+    def is_promising(self, schedule: Sequence[int], *, slack: float) -> bool:
+        """Whether an unmerged schedule takes at most `slack` (a share of the store-all time) more than the best."""
+        if self.schedule is None:
+            return True
+        return self._time_of(schedule) <= self.time_ns + slack * self.lifetimes.graph.total_time_ns
+
     def fits(self, schedule: Sequence[int]) -> bool:
         """Whether the schedule's peak is within the budget."""
         return simulate(self.lifetimes.graph, schedule).peak_bytes <= self.budget_bytes

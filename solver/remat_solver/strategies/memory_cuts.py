@@ -15,11 +15,13 @@ from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.neighbourhood import NeighbourhoodSearch
+from remat_solver.strategies.refitting import Refitting
 from remat_solver.strategies.relaxation import Relaxation, Round
 
 _SMALL = 1500
 """Up to so many ops the first model is solved sooner than heuristics could help."""
-_SEED_RULES = RULES[1:4]
+_HOPELESS_TRIES = 4
+"""On graphs without a chain to walk along evictions from store-all find nothing, however often they try."""
 _REPAIR_RULES = RULES[1:3]
 _SLACK_SHARE = 0.6
 _SEED_S = 1.0
@@ -67,6 +69,7 @@ class _Search:
         self.relaxation = Relaxation(task, self.lifetimes)
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.neighbourhoods: NeighbourhoodSearch | None = None
+        self.refitting = Refitting(self.lifetimes)
         self.has_seeds = False
 
     def run(self) -> Found:
@@ -104,11 +107,18 @@ class _Search:
         """First schedules, by evictions from store-all, within a tenth of the time or `_SEED_S`."""
         self.has_seeds = True
         seconds = min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SMALL))
-        stop_s = time.monotonic() + seconds
-        store_all = store_all_schedule(self.graph)
-        for rule in _SEED_RULES:
-            self.best.offer_fitted(store_all, (rule,), should_stop=lambda: self.is_past(stop_s))
-            self.report("seed")
+        self.refit(time.monotonic() + seconds)
+
+    def refit(self, stop_s: float) -> bool:
+        """Iterated greedy until then, or until it fails to find a first schedule. True if the incumbent got faster."""
+        is_better = False
+        while not self.is_closed() and not self.is_past(stop_s):
+            if self.best.schedule is None and self.refitting.tries >= _HOPELESS_TRIES:
+                break
+            if self.refitting.improve(self.best, should_stop=lambda: self.is_past(stop_s)):
+                is_better = True
+                self.report("refit")
+        return is_better
 
     def do_round(self) -> bool:
         """One round of the relaxation, then as long for the incumbent. False if nothing is left to try."""
@@ -157,9 +167,9 @@ class _Search:
             return False
         if self.neighbourhoods is None:
             self.neighbourhoods = NeighbourhoodSearch(self.lifetimes, self.relaxation.engine)
-        stop_s = time.monotonic() + seconds
-        is_better = False
-        while not self.is_closed() and not self.is_past(stop_s):
+        start_s = time.monotonic()
+        is_better = self.best.schedule is not None and self.refit(start_s + seconds / 2)
+        while not self.is_closed() and not self.is_past(start_s + seconds):
             if self.best.schedule is None:
                 self.approach()
             elif self.neighbourhoods.improve(self.best, should_stop=self.task.is_over):

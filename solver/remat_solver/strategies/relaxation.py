@@ -19,7 +19,7 @@ from remat_solver.strategies.cleaning import drop_unused
 from remat_solver.strategies.refinement import mismatched_slots, missing_slots
 from remat_solver.strategies.sequence import Decision, build_schedule, overfull, read_decisions
 
-_FIRST_LIMIT_S = 0.8
+_FIRST_LIMIT_S = 0.5
 _STAGES_PER_ROUND = 3
 _MAX_FAILURES = 3
 """An engine may crash on one model and solve the next; beyond that its failure is the answer."""
