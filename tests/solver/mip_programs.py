@@ -28,9 +28,9 @@ def infeasible() -> MixedIntegerProgram:
 
 
 def hard_cover(columns: int = 200, rows: int = 300, seed: int = 1) -> MixedIntegerProgram:
-    """A set cover: incumbents come at once (all ones is one), the proof takes hours."""
+    """A set cover: incumbents come at once (all ones is one), the proof takes hours. Its constant is 1000."""
     rng = random.Random(seed)
-    program = MixedIntegerProgram()
+    program = MixedIntegerProgram(constant=1000.0)
     for _ in range(columns):
         program.add_column(cost=float(rng.randint(5, 15)))
     for _ in range(rows):

@@ -78,6 +78,24 @@ def test_replay_state_is_held_from_the_first_run_to_the_last_recompute() -> None
     assert plan_for(graph, 12).schedule == (0, 1, 2, 3)
 
 
+def test_replay_state_is_there_while_the_last_recompute_runs() -> None:
+    graph = detour(recompute_state_bytes=2, workspace_bytes=4)
+    assert least_budget(graph) == 1 + 4 + 4 + 2
+
+
+def test_replay_state_is_there_while_the_first_run_is_on() -> None:
+    graph = Graph(
+        ops=(
+            op("z", sizes=(5,), recomputable=False),
+            Op(name="a", time_ns=3, writes=(Value(size_bytes=4),), workspace_bytes=6, recompute_state_bytes=2),
+            op("b", 0, 1, sizes=(1,)),
+            Op(name="c", time_ns=1, reads=(2,), writes=(Value(size_bytes=1),), workspace_bytes=12),
+            op("d", 1, 3, sizes=(1,)),
+        )
+    )
+    assert least_budget(graph) == 5 + 4 + 6 + 2
+
+
 def test_values_of_one_op_die_separately() -> None:
     """Keeping both values of a costs 4 + 4 in the middle; only the second is read later."""
     graph = Graph(

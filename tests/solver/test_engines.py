@@ -54,7 +54,7 @@ def test_a_time_out_keeps_the_incumbent_and_the_bound(engine: Engine) -> None:
     assert outcome.x is not None
     assert is_feasible(program, outcome.x)
     assert outcome.objective == program.price(outcome.x)
-    assert 205 < outcome.bound < outcome.objective
+    assert 1205 < outcome.bound < outcome.objective
 
 
 def test_a_time_out_without_incumbent_is_no_verdict(engine: Engine) -> None:
@@ -105,14 +105,13 @@ def test_progress_brackets_the_answer(engine: Engine) -> None:
 
 
 def test_the_gap_is_kept_and_the_bound_stays_honest(engine: Engine) -> None:
-    program = hard_cover(columns=40, rows=30)
-    exact = engine.solve(program, ENOUGH)
-    loose = engine.solve(program, Limits(time_limit_s=60, absolute_gap=10.0))
-    assert exact.termination == loose.termination == "optimal"
-    assert exact.objective is not None
+    """The optimum is 67; with a gap of 20 both engines are content with 68, which proves nothing above 48."""
+    program = hard_cover(columns=60, rows=60, seed=5)
+    loose = engine.solve(program, Limits(time_limit_s=60, absolute_gap=20.0))
+    assert loose.termination == "optimal"
     assert loose.objective is not None
-    assert exact.objective <= loose.objective <= exact.objective + 10.0
-    assert loose.objective - 10.0 - 1e-4 <= loose.bound <= exact.objective
+    assert 1067.0 < loose.objective <= 1087.0
+    assert loose.objective - 20.0 - 1e-4 <= loose.bound <= 1067.0
 
 
 def test_a_warm_start_is_never_lost(engine: Engine) -> None:
