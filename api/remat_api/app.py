@@ -25,7 +25,7 @@ from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore
 from remat_api.store.blobs import blob_store
-from remat_api.store.database import connect, migrate
+from remat_api.store.database import Database, migrate
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore
 from remat_api.store.keys import KeyStore
@@ -67,8 +67,7 @@ async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator
     """A service with its engine running, stopped again at the end."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     with _data_dir_lock(settings):
-        if settings.uses_sqlite:
-            await asyncio.to_thread(migrate, settings.sqlalchemy_url)
+        await asyncio.to_thread(migrate, settings.sqlalchemy_url)
         service = _assemble(settings, metrics)
         await service.engine.start()
         try:
@@ -79,10 +78,10 @@ async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator
 
 
 def _assemble(settings: Settings, metrics: Metrics) -> Service:
-    database = connect(settings.sqlalchemy_url)
+    database = Database(settings.sqlalchemy_url)
     blobs = blob_store(settings)
     graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
-    jobs, hub = JobStore(database, answers), Hub(poll_s=60.0 if settings.uses_sqlite else 0.5)
+    jobs, hub = JobStore(database, answers), Hub()
 
     def make_attempt(claim: Claim, worker: SolverProcess) -> Attempt:
         return Attempt(
@@ -121,9 +120,6 @@ def _assemble(settings: Settings, metrics: Metrics) -> Service:
 @contextlib.contextmanager
 def _data_dir_lock(settings: Settings) -> Iterator[None]:
     """One service at a time on an SQLite folder; the kernel drops the lock however the process ends."""
-    if not settings.uses_sqlite:
-        yield
-        return
     path = Path(settings.data_dir) / "lock"
     with path.open("w") as file:
         try:

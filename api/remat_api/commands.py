@@ -27,16 +27,12 @@ DAY_MS = 24 * 3600 * 1000
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder for the database and documents.  [default: ~/.local/state/remat]")
 ]
-DatabaseUrl = Annotated[
-    str | None, typer.Option(help="SQLAlchemy URL of a PostgreSQL database, in place of SQLite in the data folder.")
-]
 
 
 def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = DEFAULT_PORT,
     data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
     workers: Annotated[int | None, typer.Option(help="Solves at the same time.  [default: cores - 1]")] = None,
     require_keys: Annotated[
         bool, typer.Option("--require-keys", help="Ask for API keys on this machine too (behind a proxy, say).")
@@ -47,7 +43,6 @@ def serve(
     settings = read_settings(
         os.environ,
         data_dir=data_dir,
-        database_url=database_url,
         workers=workers,
         require_keys=True if require_keys or not (insecure or is_loopback(host)) else None,
         insecure=insecure or None,
@@ -62,12 +57,12 @@ def serve(
         _run(settings, listener)
 
 
-def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
-    """Bring the service's database up to date (on SQLite, `remat serve` does it by itself)."""
+def migrate(data_dir: DataDir = None) -> None:
+    """Bring the service's database up to date (`remat serve` does it by itself)."""
     from remat_api.store.database import applied_revision
     from remat_api.store.database import migrate as migrate_database
 
-    settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url)
+    settings = read_settings(os.environ, data_dir=data_dir)
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     before = applied_revision(settings.sqlalchemy_url)
     migrate_database(settings.sqlalchemy_url)
@@ -77,10 +72,9 @@ def migrate(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
 def gc(
     older_than_days: Annotated[float, typer.Option(min=0.0, help="Forget what is older than this.")] = 30.0,
     data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
 ) -> None:
     """Forget old solves, plans and graphs of the service. It may run meanwhile."""
-    settings = read_settings(os.environ, data_dir=data_dir, database_url=database_url)
+    settings = read_settings(os.environ, data_dir=data_dir)
     forgotten = asyncio.run(_forget(settings, int(older_than_days * DAY_MS)))
     typer.echo(
         f"forgot {forgotten.solves} solves, {forgotten.jobs} jobs, {forgotten.answers} answers, "

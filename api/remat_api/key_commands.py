@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from remat_api.commands import DatabaseUrl, DataDir
+from remat_api.commands import DataDir
 from remat_api.settings import read_settings
 from remat_solver.errors import InvalidRequest
 
@@ -32,7 +32,6 @@ def create(
     max_open_solves: Annotated[int, typer.Option(min=0, help="Solves open at the same time; 0: no limit.")] = 0,
     solve_seconds_per_day: Annotated[int, typer.Option(min=0, help="Seconds of solving a day; 0: no limit.")] = 0,
     data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
 ) -> None:
     """Make a key. Its text is printed once and kept nowhere: hand it to REMAT_API_KEY."""
     scopes = tuple(scope or ("solve",))
@@ -56,15 +55,15 @@ def create(
         )
         return text
 
-    typer.echo(_with_keys(data_dir, database_url, make))
+    typer.echo(_with_keys(data_dir, make))
 
 
 @app.command("list")
-def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> None:
+def list_keys(data_dir: DataDir = None) -> None:
     """List the keys, without their secrets."""
     from remat_api.store.clock import iso_time, now_ms
 
-    for key in _with_keys(data_dir, database_url, lambda keys: keys.listing()):
+    for key in _with_keys(data_dir, lambda keys: keys.listing()):
         state = "revoked" if key.revoked_ms else "valid" if key.is_valid(now_ms()) else "expired"
         used = iso_time(key.last_used_ms) or "never used"
         typer.echo(f"{key.id}  {state:8} {','.join(key.scopes):12} {used:24}  {key.name}")
@@ -74,21 +73,18 @@ def list_keys(data_dir: DataDir = None, database_url: DatabaseUrl = None) -> Non
 def revoke(
     key_id: Annotated[str, typer.Argument(help="The key's id, as `remat keys list` shows it.")],
     data_dir: DataDir = None,
-    database_url: DatabaseUrl = None,
 ) -> None:
     """End a key for good; a running service notices within ten seconds."""
-    _with_keys(data_dir, database_url, lambda keys: keys.revoke(key_id))
+    _with_keys(data_dir, lambda keys: keys.revoke(key_id))
     typer.echo(f"key {key_id} is revoked")
 
 
-def _with_keys(
-    data_dir: Path | None, database_url: str | None, act: Callable[[KeyStore], Coroutine[Any, Any, Any]]
-) -> Any:
+def _with_keys(data_dir: Path | None, act: Callable[[KeyStore], Coroutine[Any, Any, Any]]) -> Any:
     from remat_api.store.database import opened
     from remat_api.store.keys import KeyStore
 
     async def run() -> Any:
-        async with opened(read_settings(os.environ, data_dir=data_dir, database_url=database_url)) as database:
+        async with opened(read_settings(os.environ, data_dir=data_dir)) as database:
             return await act(KeyStore(database))
 
     return asyncio.run(run())

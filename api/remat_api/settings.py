@@ -37,7 +37,7 @@ def _spare_cores() -> int:
 class Settings:
     """How one service process runs. Each field is also an environment variable, `REMAT_` + its name.
 
-    `database_url`: empty means SQLite inside `data_dir`. `workers`: jobs solved at once by this
+    `workers`: jobs solved at once by this
     process. `threads_per_job`: a job that asks for more gets this many. `max_wire_bytes` bounds a
     request body as sent, `max_body_bytes` after decompression. `max_wait_s` bounds `Prefer: wait`.
     `max_attempts`: a job whose worker died this often fails. `drain_s`: how long running jobs may go
@@ -50,7 +50,6 @@ class Settings:
     """
 
     data_dir: Path
-    database_url: str = ""
     workers: int = _spare_cores()
     threads_per_job: int = 1
     max_wire_bytes: int = 32 * 2**20
@@ -83,14 +82,9 @@ class Settings:
             )
 
     @property
-    def uses_sqlite(self) -> bool:
-        """Whether the database is the embedded one."""
-        return not self.database_url or self.database_url.startswith("sqlite")
-
-    @property
     def sqlalchemy_url(self) -> str:
-        """The database's URL."""
-        return self.database_url or f"sqlite:///{self.data_dir / 'remat.db'}"
+        """The URL of the database in the data folder."""
+        return f"sqlite:///{self.data_dir / 'remat.db'}"
 
 
 def read_settings(environment: Mapping[str, str], **given: Any) -> Settings:

@@ -1,7 +1,7 @@
 """Wakes those in this process who wait for a job: long polls for its end, event streams for each change.
 
 They hold nothing while they wait. A waiter watches first and reads the database then, so no change
-falls between; a process that shares its database with others also looks by itself now and then.
+falls between.
 """
 
 from __future__ import annotations
@@ -15,33 +15,31 @@ from collections.abc import Iterator
 class Watch:
     """One waiter's view of one job."""
 
-    def __init__(self, poll_s: float, *, only_end: bool) -> None:
+    def __init__(self, *, only_end: bool) -> None:
         self.only_end = only_end
         self._changed = asyncio.Event()
-        self._poll_s = poll_s
 
     def wake(self) -> None:
         """Ends the current or next wait."""
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns at the next change, or when it is time to look again."""
+        """Returns at the next change, or after so long."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), min(timeout_s, self._poll_s))
+            await asyncio.wait_for(self._changed.wait(), timeout_s)
         self._changed.clear()
 
 
 class Hub:
-    """Who waits for which job. `poll_s`: how long a wait may last before the waiter looks by itself."""
+    """Who waits for which job."""
 
-    def __init__(self, *, poll_s: float) -> None:
-        self._poll_s = poll_s
+    def __init__(self) -> None:
         self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
 
     @contextlib.contextmanager
     def watch(self, job_id: str, *, only_end: bool = False) -> Iterator[Watch]:
         """Watches a job from now on: for every change, or only for its end."""
-        watch = Watch(self._poll_s, only_end=only_end)
+        watch = Watch(only_end=only_end)
         self._watches[job_id].add(watch)
         try:
             yield watch

@@ -24,22 +24,22 @@ def address(document: bytes) -> str:
 
 
 def blob_store(settings: Settings) -> BlobStore:
-    """The documents of a service: beside its SQLite file, or all of them in the rows of a database server."""
-    return BlobStore(settings.data_dir / "blobs" if settings.uses_sqlite else None)
+    """The documents of a service, beside its database."""
+    return BlobStore(settings.data_dir / "blobs")
 
 
 class BlobStore:
-    """The folder of the larger documents. `root` None keeps everything in rows (several machines, no shared disk)."""
+    """The folder of the larger documents."""
 
-    def __init__(self, root: Path | None) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
 
     async def pack(self, blob_id: str, document: bytes) -> bytes | None:
         """Keeps the document; returns what its row must hold (None: it is in a file)."""
         data = await asyncio.to_thread(zstd.compress, document)
-        if self._root is None or len(data) <= INLINE_LIMIT_BYTES:
+        if len(data) <= INLINE_LIMIT_BYTES:
             return data
-        await asyncio.to_thread(write_whole, self._path(self._root, blob_id), data)
+        await asyncio.to_thread(write_whole, self._path(blob_id), data)
         return None
 
     async def unpack(self, blob_id: str, data: bytes | None) -> bytes:
@@ -49,9 +49,7 @@ class BlobStore:
     def _unpack(self, blob_id: str, data: bytes | None) -> bytes:
         try:
             if data is None:
-                if self._root is None:
-                    raise FileNotFoundError(blob_id)
-                data = self._path(self._root, blob_id).read_bytes()
+                data = self._path(blob_id).read_bytes()
             document = zstd.decompress(data)
         except (OSError, zstd.ZstdError) as error:
             raise ServiceError(
@@ -67,12 +65,9 @@ class BlobStore:
 
     def delete(self, blob_id: str, *, older_than_ms: int) -> None:
         """Forgets the file of a document, if it has one that was not written again since that moment."""
-        if self._root is None:
-            return
-        path = self._path(self._root, blob_id)
+        path = self._path(blob_id)
         if path.exists() and path.stat().st_mtime * 1000 < older_than_ms:
             path.unlink(missing_ok=True)
 
-    @staticmethod
-    def _path(root: Path, blob_id: str) -> Path:
-        return root / blob_id[:2] / f"{blob_id}.zst"
+    def _path(self, blob_id: str) -> Path:
+        return self._root / blob_id[:2] / f"{blob_id}.zst"

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import alembic.command
 import alembic.config
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from remat_api.settings import Settings
 
@@ -21,8 +20,8 @@ MIGRATIONS = Path(__file__).parent / "migrations"
 BUSY_TIMEOUT_MS = 10_000
 
 
-class InlineConnection:
-    """An SQLite connection behind the two methods of `AsyncConnection` that the stores use.
+class Connection:
+    """What the stores see of a connection: the two methods of SQLAlchemy's `AsyncConnection` that they use.
 
     It runs its statements right here in the event loop. SQLite answers ours in microseconds, while
     handing each to a thread, as asynchronous drivers do, costs ten times the CPU of the statement
@@ -42,27 +41,8 @@ class InlineConnection:
         return self._connection.scalar(statement)
 
 
-Connection = AsyncConnection | InlineConnection
-
-
-class Database(Protocol):
-    """Transactions on SQLite or PostgreSQL."""
-
-    def reading(self) -> AbstractAsyncContextManager[Connection]:
-        """A connection for reads. Never wait for anything else while holding it."""
-        ...
-
-    def writing(self) -> AbstractAsyncContextManager[Connection]:
-        """A transaction that may write; commits at the end, rolls back on an error."""
-        ...
-
-    async def close(self) -> None:
-        """Closes every connection."""
-        ...
-
-
-class SqliteDatabase:
-    """One file. Writers queue on a lock here, in order, instead of spinning on the file's, and begin with
+class Database:
+    """One SQLite file. Writers queue on a lock here, in order, instead of spinning on the file's, and begin with
     BEGIN IMMEDIATE, so that no transaction fails half way for want of it."""
 
     def __init__(self, url: str) -> None:
@@ -74,48 +54,20 @@ class SqliteDatabase:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
-        """See `Database`."""
+        """A connection for reads. Never wait for anything else while holding it."""
         with self._engine.connect() as connection:
-            yield InlineConnection(connection)
+            yield Connection(connection)
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Connection]:
-        """See `Database`."""
+        """A transaction that may write; commits at the end, rolls back on an error."""
         async with self._write_lock:
             with self._writer.begin() as connection:
-                yield InlineConnection(connection)
+                yield Connection(connection)
 
     async def close(self) -> None:
-        """See `Database`."""
+        """Closes every connection."""
         self._engine.dispose()
-
-
-class ServerDatabase:
-    """A database server (PostgreSQL), which does its own queueing."""
-
-    def __init__(self, url: str) -> None:
-        self._engine = create_async_engine(url)
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
-        """See `Database`."""
-        async with self._engine.connect() as connection:
-            yield connection
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Connection]:
-        """See `Database`."""
-        async with self._engine.begin() as connection:
-            yield connection
-
-    async def close(self) -> None:
-        """See `Database`."""
-        await self._engine.dispose()
-
-
-def connect(url: str) -> Database:
-    """The database at `url`; nothing is opened before the first transaction."""
-    return SqliteDatabase(url) if url.startswith("sqlite") else ServerDatabase(url)
 
 
 async def insert_if_absent(connection: Connection, table: sa.Table, row: dict[str, Any]) -> bool:
@@ -141,7 +93,7 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 def migrate(url: str, revision: str = "head") -> None:
     """Brings the database's tables to `revision`; safe to run again."""
-    engine = sa.create_engine(url)  # psycopg needs no event loop for the same URL
+    engine = sa.create_engine(url)
     try:
         with engine.begin() as connection:
             config = alembic.config.Config()
@@ -154,7 +106,7 @@ def migrate(url: str, revision: str = "head") -> None:
 
 def applied_revision(url: str) -> str | None:
     """The migration that the database is at; None before the first."""
-    engine = sa.create_engine(url)  # psycopg needs no event loop for the same URL
+    engine = sa.create_engine(url)
     try:
         with engine.connect() as connection:
             if not sa.inspect(connection).has_table("alembic_version"):
@@ -167,11 +119,10 @@ def applied_revision(url: str) -> str | None:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Database]:
-    """The database of `settings`, migrated first if it is the embedded one."""
+    """The database of `settings`, migrated first."""
     settings.data_dir.mkdir(parents=True, exist_ok=True)
-    if settings.uses_sqlite:
-        await asyncio.to_thread(migrate, settings.sqlalchemy_url)
-    database = connect(settings.sqlalchemy_url)
+    await asyncio.to_thread(migrate, settings.sqlalchemy_url)
+    database = Database(settings.sqlalchemy_url)
     try:
         yield database
     finally:

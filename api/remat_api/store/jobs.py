@@ -241,15 +241,18 @@ class JobStore:
     async def queue(self) -> Queue:
         """How many jobs are open, and how long the oldest has waited."""
         count = (
-            sa.select(jobs.c.state, sa.func.count(), sa.func.min(jobs.c.created_ms))
+            sa.select(jobs.c.state, sa.func.count().label("number"), sa.func.min(jobs.c.created_ms).label("oldest_ms"))
             .where(jobs.c.state.in_(OPEN))
             .group_by(jobs.c.state)
         )
         async with self._database.reading() as connection:
-            found = {row[0]: (row[1], row[2]) for row in await connection.execute(count)}
-        queued, oldest_ms = found.get("queued", (0, now_ms()))
-        running, _ = found.get("running", (0, 0))
-        return Queue(queued=queued, running=running, oldest_queued_s=max(0, now_ms() - oldest_ms) / 1000)
+            found = {row.state: row for row in await connection.execute(count)}
+        queued, running = found.get("queued"), found.get("running")
+        return Queue(
+            queued=queued.number if queued else 0,
+            running=running.number if running else 0,
+            oldest_queued_s=max(0, now_ms() - queued.oldest_ms) / 1000 if queued else 0.0,
+        )
 
     async def events_after(self, job_id: str, seq: int) -> list[JobEvent]:
         """The job's history after event `seq`."""
