@@ -11,6 +11,7 @@ from remat.demo.row import MAX_GAP, Row
 from remat.demo.side_by_side import measured_overhead, planned_copy, run_planned, trains_identically
 from remat.page import PlannedModel
 from remat.torch import Step, capture
+from remat.torch.heap import keep_freed_memory
 from remat.torch.measure import measure
 from remat.torch.peak import measure_peak
 from remat_solver.bounds import working_set_bound
@@ -52,8 +53,10 @@ def run_demo(
 ) -> Iterator[ModelResult]:
     """Runs every model under every budget; yields each model's result when it is complete.
 
-    `announce` is told what is being done, several times per model.
+    `announce` is told what is being done, several times per model. Freed memory is kept in the process from
+    here on: otherwise page faults, which fall on high peaks most, would hide what recomputation costs.
     """
+    keep_freed_memory()
     for name, make_step in steps.items():
         step = make_step()
         result = _prepare(name, step, announce)
