@@ -90,6 +90,8 @@ class _Writer:
             return f"({''.join(self._argument(part) + ', ' for part in argument)})"
         if isinstance(argument, list):
             return f"[{', '.join(self._argument(part) for part in argument)}]"
+        if isinstance(argument, dict):
+            return "{" + ", ".join(f"{name!r}: {self._argument(part)}" for name, part in argument.items()) + "}"
         return self._constant(argument)
 
     def _constant(self, value: Any) -> str:
