@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from remat_solver.engines import pulp_model
@@ -17,7 +17,7 @@ from remat_solver.engines.cbc_log import CbcLog
 from remat_solver.engines.incumbent import accept_incumbent, is_feasible
 from remat_solver.engines.mps import MpsModel
 from remat_solver.engines.pulp_model import PulpModel
-from remat_solver.engines.supervised import Ended, Supervision, run_supervised
+from remat_solver.engines.supervised import Ended, NotStarted, Supervision, run_supervised
 from remat_solver.errors import EngineFailed
 
 _CUTOFF_INCREMENT = 1e-5
@@ -56,7 +56,24 @@ class Cbc:
         should_stop: StopRequest | None = None,
         on_incumbent: Callable[[float, float], None] | None = None,
     ) -> Outcome:
-        """Minimises `program`: see `Engine.solve`. One temporary folder, one CBC process."""
+        """Minimises `program`: see `Engine.solve`. One temporary folder, one CBC process.
+
+        With several threads CBC's search depends on timing; with one it is the same in every run.
+        """
+        outcome = self._solve_once(program, limits, warm_start, should_stop, on_incumbent)
+        if outcome.termination == "infeasible" and warm_start is not None and is_feasible(program, warm_start):
+            rest = replace(limits, time_limit_s=limits.time_limit_s - outcome.wall_s)
+            return self._solve_once(program, rest, None, should_stop, on_incumbent)
+        return outcome
+
+    def _solve_once(
+        self,
+        program: MixedIntegerProgram,
+        limits: Limits,
+        warm_start: Sequence[float] | None,
+        should_stop: StopRequest | None,
+        on_incumbent: Callable[[float, float], None] | None,
+    ) -> Outcome:
         start = time.monotonic()
         cbc = self.program or find_cbc()
         if limits.time_limit_s <= 0:
@@ -70,26 +87,16 @@ class Cbc:
         with tempfile.TemporaryDirectory(prefix="remat-cbc-") as name:
             folder = Path(name)
             model = _write_model(program, folder)
-            command = [str(cbc), str(model.model_path)]
-            if warm_start is not None:
-                model.write_start(folder / "start.txt", tuple(warm_start))
-                command += ["-mips", str(folder / "start.txt")]
+            command = [str(cbc), str(model.model_path), *_start_arguments(model, folder, warm_start)]
             left_s = max(limits.time_limit_s - (time.monotonic() - start), 0.01)
             command += [*self._arguments(limits, left_s), "-solution", str(folder / "solution.txt")]
-            supervision = Supervision(
-                wall_limit_s=left_s + self.watchdog_s, grace_s=self.grace_s, memory_bytes=self.memory_bytes
-            )
-            ended = _run(command, supervision, read_line, should_stop)
+            ended = _run(command, self._supervision(left_s), read_line, should_stop)
             x = _read_solution(model, folder / "solution.txt", ended, log)
-        if x is None and log.proved_infeasible and warm_start is not None and is_feasible(program, warm_start):
-            rest = Limits(
-                time_limit_s=limits.time_limit_s - (time.monotonic() - start),
-                absolute_gap=limits.absolute_gap,
-                threads=limits.threads,
-            )
-            return self.solve(program, rest, should_stop=should_stop, on_incumbent=on_incumbent)
-        wall_s = time.monotonic() - start
-        return _outcome(program, limits, log, x, in_time=ended.wall_s < left_s and not ended.stopped_by, wall_s=wall_s)
+        in_time = ended.wall_s < left_s and not ended.stopped_by
+        return _outcome(program, limits, log, x, in_time=in_time, wall_s=time.monotonic() - start)
+
+    def _supervision(self, left_s: float) -> Supervision:
+        return Supervision(wall_limit_s=left_s + self.watchdog_s, grace_s=self.grace_s, memory_bytes=self.memory_bytes)
 
     def _arguments(self, limits: Limits, left_s: float) -> list[str]:
         arguments = ["-timeMode", "elapsed", "-sec", f"{left_s:.3f}"]
@@ -106,6 +113,13 @@ def _write_model(program: MixedIntegerProgram, folder: Path) -> PulpModel | MpsM
     return MpsModel(program, folder)
 
 
+def _start_arguments(model: PulpModel | MpsModel, folder: Path, warm_start: Sequence[float] | None) -> list[str]:
+    if warm_start is None:
+        return []
+    model.write_start(folder / "start.txt", tuple(warm_start))
+    return ["-mips", str(folder / "start.txt")]
+
+
 def _run(
     command: Sequence[str],
     supervision: Supervision,
@@ -114,7 +128,7 @@ def _run(
 ) -> Ended:
     try:
         return run_supervised(command, supervision, on_line=on_line, should_stop=should_stop)
-    except OSError as error:
+    except NotStarted as error:
         raise EngineFailed(f"CBC ({command[0]}) can't be started: {error}.", engine="cbc") from error
 
 

@@ -37,6 +37,10 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+class NotStarted(Exception):
+    """The operating system refused to start the program, and said why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Supervision:
     """`wall_limit_s`: stop it then; `grace_s`: from the first SIGINT to SIGKILL; `memory_bytes`: of address space."""
@@ -63,22 +67,9 @@ def run_supervised(
     on_line: Callable[[str], None],
     should_stop: Callable[[], bool] | None = None,
 ) -> Ended:
-    """Runs `command` to its end, whatever happens here; raises `OSError` if it can't be started."""
+    """Runs `command` to its end, whatever happens here; raises `NotStarted`, and what `on_line` raises."""
     start = time.monotonic()
-    ours, theirs = pty.openpty()
-    try:
-        child = subprocess.Popen(
-            [*_tied_to_parent(), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-            start_new_session=True,
-        )
-    except OSError:
-        os.close(ours)
-        raise
-    finally:
-        os.close(theirs)
+    child, ours = _start(command)
     watch = _Watch(child, supervision, start, should_stop)
     try:
         if supervision.memory_bytes is not None:
@@ -99,6 +90,28 @@ def run_supervised(
         killed=watch.killed,
         wall_s=time.monotonic() - start,
     )
+
+
+def _start(command: Sequence[str]) -> tuple[subprocess.Popen[bytes], int]:
+    """The child, and our side of its terminal."""
+    try:
+        ours, theirs = pty.openpty()
+    except OSError as error:
+        raise NotStarted(str(error)) from error
+    try:
+        child = subprocess.Popen(
+            [*_tied_to_parent(), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(ours)
+        raise NotStarted(str(error)) from error
+    finally:
+        os.close(theirs)
+    return child, ours
 
 
 class _Watch:

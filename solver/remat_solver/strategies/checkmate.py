@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from remat_solver.bounds import working_set_bound
-from remat_solver.engines.base import Limits, Outcome
+from remat_solver.engines.base import Engine, Limits, Outcome
 from remat_solver.errors import EngineFailed
 from remat_solver.formulation.checkmate import DenseModel, build_dense
 from remat_solver.formulation.lifetimes import find_lifetimes
@@ -47,22 +47,30 @@ def checkmate(task: Task) -> Found:
         schedule = drop_unused(lifetimes, model.schedule(outcome.x))
         excess = simulate(task.graph, schedule).peak_bytes - task.budget_bytes
         if excess <= 0:
-            return Found(
-                schedule=tuple(schedule),
-                bound_ns=bound_ns,
-                proof_scope="checkmate",
-                engine=engine.name,
-                engine_version=engine.version(),
-                rounds=attempt + 1,
-                rows=model.program.row_count,
-                columns=model.program.column_count,
-                stopped_by="" if outcome.termination == "optimal" else task.stopped_by() or "time limit",
+            return _found(
+                task, engine, model, schedule, bound_ns, attempt + 1, is_done=outcome.termination == "optimal"
             )
         room_bytes = task.budget_bytes - max(excess, math.ceil(_MARGIN * model.memory_unit * 10**attempt))
     raise EngineFailed(
         f"{engine.name} can't tell the budget from one a few bytes smaller, and its schedule needs a few more.",
         hint="Try a budget a few KiB larger or smaller.",
         engine=engine.name,
+    )
+
+
+def _found(
+    task: Task, engine: Engine, model: DenseModel, schedule: list[int], bound_ns: int, rounds: int, *, is_done: bool
+) -> Found:
+    return Found(
+        schedule=tuple(schedule),
+        bound_ns=bound_ns,
+        proof_scope="checkmate",
+        engine=engine.name,
+        engine_version=engine.version(),
+        rounds=rounds,
+        rows=model.program.row_count,
+        columns=model.program.column_count,
+        stopped_by="" if is_done else task.stopped_by() or "time limit",
     )
 
 
