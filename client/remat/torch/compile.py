@@ -143,9 +143,15 @@ def planned_loss_fn(model: nn.Module) -> Callable[[Any], Any] | None:
 def attach(
     model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None, *, verify: bool = False
 ) -> None:
-    """Makes calls of `model` go through `backend`. Raises `ApplyError` if something else compiled it already."""
+    """Makes calls of `model` go through `backend`. Raises `ApplyError` if something stands in the way."""
     if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, _PlannedCall):
         raise ApplyError("the model is compiled already.", hint="Give remat the model as it was before torch.compile.")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise ApplyError("this is torch.compile's wrapper, not the model.", hint="Give remat the model itself.")
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        name = type(model).__name__
+        raise ApplyError(
+            f"PyTorch can't trace through {name} as one graph.",
+            hint=f"Plan the model inside and wrap the planned model: {name}(remat.compile(model, ...)).",
+        )
     model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify)

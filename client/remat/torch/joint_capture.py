@@ -1,7 +1,7 @@
 """The way in: a `torch.compile` backend that hands over each joint graph and runs what it gets back.
 
 Capture and apply both go through it, because PyTorch's exporters order inputs differently and untie tied
-weights. Of PyTorch's private names it needs `aot_autograd` and the output descriptors.
+weights. Of PyTorch's private names it needs `aot_autograd`, the output descriptors and the compile id.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._guards import CompileContext
 
 from remat.torch.contract import JointGraph, contract
 from remat.torch.executor import boxed_function
@@ -22,6 +23,8 @@ from remat.torch.executor import boxed_function
 Modules = tuple[fx.GraphModule, fx.GraphModule]
 JointHandler = Callable[[JointGraph, float], Modules]
 """Takes a contracted joint graph and the seconds that AOTAutograd took to trace it; gives forward and backward."""
+
+_log = logging.getLogger("remat")
 
 MAX_SHAPES = 64
 """How many input shapes one model may be compiled for."""
@@ -34,6 +37,7 @@ class JointBackend:
 
     def __init__(self, on_joint: JointHandler) -> None:
         self.on_joint = on_joint
+        self._frames: set[int | None] = set()
         self._began = 0.0
         self._compile = aot_autograd(
             fw_compiler=_forward_function,
@@ -49,8 +53,19 @@ class JointBackend:
     def _partition(
         self, joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_hints: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        self._note_frame()
         contracted = contract(joint, forward_output_count=num_fwd_outputs)
         return self.on_joint(contracted, perf_counter() - self._began)
+
+    def _note_frame(self) -> None:
+        """Dynamo gives each piece of a split model a frame of its own; recompiles for new shapes keep theirs."""
+        compile_id = CompileContext.current_compile_id()
+        self._frames.add(compile_id.frame_id if compile_id else None)
+        if len(self._frames) == 2:
+            _log.warning(
+                "PyTorch split the model into several graphs. Each is planned as if it were alone, so together they "
+                "may exceed the budget. Compile with fullgraph=True to see where the model splits."
+            )
 
 
 def _forward_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:

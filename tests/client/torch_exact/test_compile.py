@@ -253,6 +253,17 @@ def test_a_graph_break_names_the_line_and_the_reason() -> None:
     assert model(rows()).requires_grad
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own look at it
+def test_a_split_model_is_said_to_be_one(caplog: pytest.LogCaptureFixture) -> None:
+    model = Branching()
+    backend = Backend("100%")
+    compiled = torch.compile(model, backend=backend, dynamic=False)
+    with caplog.at_level(logging.WARNING, "remat"):
+        compiled(rows()).backward()
+    assert len(backend.planned) == 2
+    assert [record.message for record in caplog.records if "several graphs" in record.message]
+
+
 def test_the_models_own_exception_is_named() -> None:
     class Refusing(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -316,6 +327,8 @@ def test_what_is_compiled_already_is_refused() -> None:
     model.compile(backend="eager")
     with pytest.raises(ApplyError, match="compiled already"):
         remat.compile(model, budget="80%")
+    with pytest.raises(ApplyError, match="wrap the planned model: DataParallel"):
+        remat.compile(nn.DataParallel(Mlp()), budget="80%")
     with pytest.raises(ApplyError, match="wrapper"):
         remat.compile(torch.compile(Normalised(), backend="eager"), budget="80%")
 
