@@ -12,6 +12,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from remat_api import description, problems
+from remat_api.bodies import Intake
 from remat_api.jobs.execute import Attempt
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.local import LocalEngine
@@ -104,6 +105,7 @@ def _assemble(settings: Settings, metrics: Metrics) -> Service:
     )
     return Service(
         settings=settings,
+        intake=Intake(settings),
         database=database,
         graphs=graphs_,
         answers=answers,

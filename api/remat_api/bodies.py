@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -21,14 +23,58 @@ from remat_solver.files import decompress_zstd, parse_json
 from remat_solver.graph import Graph
 
 T = TypeVar("T")
-PARSES_AT_ONCE = 4
-"""Bodies decompressed and parsed at the same time: bounds the memory that they take together."""
-_parsing = asyncio.Semaphore(PARSES_AT_ONCE)
+VALUES_PER_OP = 8
+"""On average at most: a graph may have this many times as many values as it may have ops."""
 _adapters: dict[type, TypeAdapter[Any]] = {}
 
 
-async def read_body(request: Request, settings: Settings) -> bytes:
-    """The decompressed body. Raises `LimitExceeded` or `UnreadableFile`."""
+class Intake:
+    """Takes the bodies of requests, one at a time from decompression to the end of its use.
+
+    Parsing holds the interpreter, so that two at once would gain nothing and take twice the memory.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def body(self, request: Request) -> AsyncIterator[bytes]:
+        """The decompressed body, to be used within the context. Raises `LimitExceeded` or `UnreadableFile`."""
+        _check_media_type(request)
+        wire = await _read_wire(request, self._settings.max_wire_bytes)
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        async with self._turn:
+            yield await asyncio.to_thread(_decompress, wire, encoding, self._settings.max_body_bytes)
+
+    async def graph(self, text: bytes) -> Graph:
+        """The graph in a body. Raises `UnreadableFile`, `InvalidGraph` or `LimitExceeded`."""
+        return await asyncio.to_thread(self._graph, text)
+
+    async def parse(self, kind: type[T], text: bytes) -> T:
+        """The body as a request dataclass. Raises `UnreadableFile`, `LimitExceeded`, or the dataclass's own error."""
+        return await asyncio.to_thread(self._parse, kind, text)
+
+    async def read(self, kind: type[T], request: Request) -> T:
+        """The request's body as a request dataclass."""
+        async with self.body(request) as text:
+            return await self.parse(kind, text)
+
+    def _graph(self, text: bytes) -> Graph:
+        check_strict(text, max_ops=self._settings.max_ops)
+        return parse_json(Graph, text, path="the body")
+
+    def _parse(self, kind: type[T], text: bytes) -> T:
+        check_strict(text, max_ops=self._settings.max_ops)
+        adapter = _adapters.setdefault(kind, TypeAdapter(kind))
+        try:
+            parsed: T = adapter.validate_json(text, strict=True)
+        except ValidationError as error:
+            raise _explain(error) from None
+        return parsed
+
+
+def _check_media_type(request: Request) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise ServiceError(
@@ -36,21 +82,24 @@ async def read_body(request: Request, settings: Settings) -> bytes:
             hint="Send JSON with the header Content-Type: application/json.",
             status_code=415,
         )
+
+
+async def _read_wire(request: Request, limit: int) -> bytearray:
     wire = bytearray()
     async for chunk in request.stream():
         wire += chunk
-        if len(wire) > settings.max_wire_bytes:
+        if len(wire) > limit:
             raise LimitExceeded(
-                f"the body is larger than {settings.max_wire_bytes} bytes.",
+                f"the body is larger than {limit} bytes.",
                 hint="Compress it: Content-Encoding: zstd or gzip.",
-                limit=settings.max_wire_bytes,
+                limit=limit,
             )
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    async with _parsing:
-        return await asyncio.to_thread(_decompress, bytes(wire), encoding, settings.max_body_bytes)
+    return wire
 
 
-def _decompress(data: bytes, encoding: str, limit: int) -> bytes:
+def _decompress(wire: bytearray, encoding: str, limit: int) -> bytes:
+    data = bytes(wire)
+    wire.clear()
     if encoding == "zstd":
         return decompress_zstd(data, limit)
     if encoding == "gzip":
@@ -76,57 +125,46 @@ def decompress_gzip(data: bytes, limit: int) -> bytes:
     return text
 
 
-async def parse_graph(text: bytes, settings: Settings) -> Graph:
-    """The graph in a body. Raises `UnreadableFile`, `InvalidGraph` or `LimitExceeded`."""
-    async with _parsing:
-        graph = await asyncio.to_thread(_parse_graph, text)
-    if len(graph) > settings.max_ops:
-        raise LimitExceeded(
-            f"the graph has {len(graph)} ops; this service takes {settings.max_ops}.",
-            hint="Ask its operator for more (REMAT_MAX_OPS), or solve it locally.",
-            limit=settings.max_ops,
-        )
-    return graph
+def check_strict(text: bytes, *, max_ops: int) -> None:
+    """Reads through the text and builds nothing.
 
-
-def _parse_graph(text: bytes) -> Graph:
-    check_strict(text)
-    return parse_json(Graph, text, path="the body")
-
-
-async def parse_body(kind: type[T], text: bytes) -> T:
-    """The body as a request dataclass. Raises `UnreadableFile`, or the dataclass's own error."""
-    async with _parsing:
-        return await asyncio.to_thread(_parse, kind, text)
-
-
-def _parse(kind: type[T], text: bytes) -> T:
-    check_strict(text)
-    adapter = _adapters.setdefault(kind, TypeAdapter(kind))
+    Raises `UnreadableFile` if it is not strict JSON, and `LimitExceeded` if it holds more ops or values
+    than a graph may have.
+    """
+    census = _Census(max_ops)
     try:
-        parsed: T = adapter.validate_json(text, strict=True)
-    except ValidationError as error:
-        raise _explain(error) from None
-    return parsed
-
-
-def check_strict(text: bytes) -> None:
-    """Raises `UnreadableFile` for text that is not strict JSON; builds nothing."""
-    try:
-        decoded = text.decode("utf-8")
+        json.loads(text.decode("utf-8"), object_pairs_hook=census.count, parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
         raise UnreadableFile(f"the body is not UTF-8: {error}.", hint="Send JSON as UTF-8.") from None
-    try:
-        json.loads(decoded, object_pairs_hook=_refuse_duplicates, parse_constant=_refuse_constant)
     except RecursionError:
         raise UnreadableFile("the body is nested too deeply.", hint="No request of ours is.") from None
     except ValueError as error:
         raise UnreadableFile(f"the body is not JSON: {error}.", hint="Is it complete?") from None
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    if len({name for name, _ in pairs}) != len(pairs):
-        names = [name for name, _ in pairs]
+class _Census:
+    """Counts the ops and values of a text while it is read, and refuses keys that come twice."""
+
+    def __init__(self, max_ops: int) -> None:
+        self._limits = {"time_ns": ("ops", max_ops), "size_bytes": ("values", VALUES_PER_OP * max_ops)}
+        self._found = {"time_ns": 0, "size_bytes": 0}
+
+    def count(self, pairs: list[tuple[str, Any]]) -> None:
+        names = {name for name, _ in pairs}
+        if len(names) != len(pairs):
+            self._refuse_twice([name for name, _ in pairs])
+        for mark, (what, limit) in self._limits.items():
+            if mark in names:
+                self._found[mark] += 1
+                if self._found[mark] > limit:
+                    raise LimitExceeded(
+                        f"the graph has more than {limit} {what}.",
+                        hint="Ask the service's operator for more (REMAT_MAX_OPS), or solve it locally.",
+                        limit=limit,
+                    )
+
+    @staticmethod
+    def _refuse_twice(names: list[str]) -> None:
         twice = next(name for name in names if names.count(name) > 1)
         raise UnreadableFile(f"the body has the key {twice[:80]!a} twice in one object.", hint="Write each key once.")
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
-from remat_api.bodies import parse_graph
+from remat_api.bodies import Intake
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.metrics import Metrics
@@ -33,6 +33,7 @@ class Service:
     """Everything a request can reach."""
 
     settings: Settings
+    intake: Intake
     database: Database
     graphs: GraphStore
     answers: AnswerStore
@@ -49,13 +50,13 @@ class Service:
         """Stores a graph (`graph`: its document, where the caller has parsed it); also says whether it is new.
 
         Of a thousand ranks that upload the same graph at once, one upload is parsed. Raises what
-        `parse_graph` does.
+        `Intake.graph` does.
         """
         graph_id = address(document)
         async with self._uploading.setdefault(graph_id, asyncio.Lock()):
             if await self.graphs.has(graph_id):
                 return await self.graphs.get(graph_id), False
-            graph = graph or await parse_graph(document, self.settings)
+            graph = graph or await self.intake.graph(document)
             stored = await asyncio.to_thread(survey, document, graph)
             return stored, await self.graphs.put(document, stored, owner)
 

@@ -62,7 +62,8 @@ BAD_GRAPHS: list[tuple[str, bytes, int, str]] = [
     ("a lone surrogate", b'{"ops": [{"name": "\\ud800", "time_ns": 1}]}', 400, "escape"),
     ("a lone surrogate twice", b'{"\\ud800": 1, "\\ud800": 2}', 400, "twice"),
     ("totals beyond 64 bits", json.dumps({"ops": [{"name": "f", "time_ns": 2**60}] * 9}).encode(), 422, "total"),
-    ("too many ops", json.dumps({"ops": [{"name": "f", "time_ns": 1}] * 1001}).encode(), 413, "1001 ops"),
+    ("too many ops", json.dumps({"ops": [{"name": "f", "time_ns": 1}] * 1001}).encode(), 413, "more than 1000 ops"),
+    ("too many values", op_with(writes=[{"size_bytes": 1}] * 8001), 413, "more than 8000 values"),
     ("too large", b" " * 200_001, 413, "larger"),
 ]
 

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from remat_api.bodies import parse_body, read_body
 from remat_api.requests import FrontierRequest
 from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
 from remat_api.routes.solves import asked_to_keep, graph_of
@@ -23,7 +22,7 @@ FrontierId = Annotated[str, Path(pattern=ID_PATTERN)]
 @router.post("", operation_id="post_frontier", status_code=202, responses={200: {"model": FrontierView}})
 async def post_frontier(request: Request, response: Response, service: ServiceOf, caller: Solver) -> FrontierView:
     """Asks for a frontier: 202 and a Location to wait at, or 200 if it is known (or came within `Prefer: wait`)."""
-    asked = await parse_body(FrontierRequest, await read_body(request, service.settings))
+    asked = await service.intake.read(FrontierRequest, request)
     stored = await graph_of(asked, service, caller.owner)
     frontier = await service.ask_frontier(
         stored, asked.options(), asked.points, caller=caller, tags=asked.tags, priority=asked.priority

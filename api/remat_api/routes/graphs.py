@@ -7,7 +7,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from remat_api.bodies import parse_graph, read_body
 from remat_api.routes.context import SHA256_PATTERN, ServiceOf, document_response
 from remat_api.security.callers import Reader, Solver
 from remat_api.store.blobs import address
@@ -24,20 +23,21 @@ async def put_graph(
     graph_id: GraphId, request: Request, response: Response, service: ServiceOf, caller: Solver
 ) -> GraphView:
     """Stores a graph under the sha256 of its JSON (before compression); 201 if it is new, 200 if not."""
-    text = await read_body(request, service.settings)
-    if address(text) != graph_id:
-        raise InvalidRequest(
-            f"the body's sha256 is {address(text)}, not the {graph_id} of the address.",
-            hint="Send the bytes that were hashed; the hash is of the JSON before compression.",
-            field="graph_id",
-        )
-    return await _store(text, response, service, caller)
+    async with service.intake.body(request) as text:
+        if address(text) != graph_id:
+            raise InvalidRequest(
+                f"the body's sha256 is {address(text)}, not the {graph_id} of the address.",
+                hint="Send the bytes that were hashed; the hash is of the JSON before compression.",
+                field="graph_id",
+            )
+        return await _store(text, response, service, caller)
 
 
 @router.post("/graphs", operation_id="post_graph", status_code=201, responses={200: {"model": GraphView}})
 async def post_graph(request: Request, response: Response, service: ServiceOf, caller: Solver) -> GraphView:
     """Stores a graph; the service computes its address (`id`)."""
-    return await _store(await read_body(request, service.settings), response, service, caller)
+    async with service.intake.body(request) as text:
+        return await _store(text, response, service, caller)
 
 
 @router.get("/graphs/{graph_id}", operation_id="get_graph")
@@ -59,9 +59,9 @@ async def get_graph_document(graph_id: GraphId, request: Request, service: Servi
 async def validate_graph(request: Request, service: ServiceOf, caller: Solver) -> GraphForecast:
     """Checks a graph and says what planning it takes; stores nothing."""
     del caller
-    text = await read_body(request, service.settings)
-    graph = await parse_graph(text, service.settings)
-    return await asyncio.to_thread(lambda: graph_forecast(survey(text, graph)))
+    async with service.intake.body(request) as text:
+        graph = await service.intake.graph(text)
+        return await asyncio.to_thread(lambda: graph_forecast(survey(text, graph)))
 
 
 async def _store(text: bytes, response: Response, service: ServiceOf, caller: Solver) -> GraphView:

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from remat_api.bodies import parse_body, read_body
 from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest
 from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
 from remat_api.security.callers import Caller, Reader, Solver
@@ -34,14 +33,16 @@ async def post_solve(
 
     A request repeated with the same `Idempotency-Key` and body within a day gives the same solve again.
     """
-    body = await read_body(request, service.settings)
-    solve = await _repeated(idempotency_key, body, service, caller)
-    if solve is None:
-        asked = await parse_body(SolveRequest, body)
+    async with service.intake.body(request) as body:
+        body_hash = address(body)
+        solve = await _repeated(idempotency_key, body_hash, service, caller)
+        asked = None if solve else await service.intake.parse(SolveRequest, body)
+    if asked is not None:
         stored = await graph_of(asked, service, caller.owner)
         solve = await service.ask(stored, asked.options(), caller=caller, tags=asked.tags, priority=asked.priority)
         if idempotency_key is not None:
-            await service.repeats.record(caller.owner, idempotency_key, address(body), solve.id)
+            await service.repeats.record(caller.owner, idempotency_key, body_hash, solve.id)
+    assert solve is not None
     wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
     solve = await service.wait(solve, wait_s, owner=caller.sees)
     response.status_code = 200 if solve.is_final else 202
@@ -116,7 +117,7 @@ async def asked_to_keep(request: Request, service: Service) -> Literal["best", "
     """What the body of a cancel request asks for, if it has one."""
     if not request.headers.get("content-type"):
         return "best"
-    return (await parse_body(CancelRequest, await read_body(request, service.settings))).keep
+    return (await service.intake.read(CancelRequest, request)).keep
 
 
 async def graph_of(asked: SolveRequest | FrontierRequest, service: Service, owner: str) -> StoredGraph:
@@ -127,9 +128,9 @@ async def graph_of(asked: SolveRequest | FrontierRequest, service: Service, owne
     return stored
 
 
-async def _repeated(idempotency_key: str | None, body: bytes, service: Service, caller: Caller) -> Solve | None:
+async def _repeated(idempotency_key: str | None, body_hash: str, service: Service, caller: Caller) -> Solve | None:
     """The solve that an equal request made before; raises `InvalidRequest` if that one had another body."""
     if idempotency_key is None:
         return None
-    solve_id = await service.repeats.find(caller.owner, idempotency_key, address(body))
+    solve_id = await service.repeats.find(caller.owner, idempotency_key, body_hash)
     return None if solve_id is None else await service.solves.get(solve_id, owner=caller.sees)
