@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from remat_solver.errors import InfeasibleBudget, InvalidRequest, NoPlanInTime, SolveCancelled
 from remat_solver.graph import Graph
 from remat_solver.least_memory import find_least_memory
 from remat_solver.options import Progress, SolveOptions
-from remat_solver.plan import Plan
+from remat_solver.plan import Plan, referee_plan
 from remat_solver.preparation import make_task, referee, resolve_options
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.strategies.memory_cuts import Knowledge, search
@@ -64,4 +64,35 @@ def frontier(
             on_point(plans[-1])
         if task.stop_requested():
             break
-    return tuple(reversed(plans))
+    return make_monotone(graph, plans)
+
+
+def make_monotone(graph: Graph, plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """The plans by ascending budget, each with the best schedule and bound that any of them gives it.
+
+    A schedule that fits a smaller budget fits a larger one, and a bound for a larger budget holds for a
+    smaller one (if its proof covers the same class).
+    """
+    ordered = sorted(plans, key=lambda plan: plan.budget_bytes)
+    faster: list[Plan] = []
+    for plan in ordered:
+        best = plan
+        if faster and faster[-1].time_ns < plan.time_ns:
+            best = _restate(graph, plan, faster[-1].schedule, plan.bound_ns)
+        faster.append(best)
+    for index in range(len(faster) - 2, -1, -1):
+        larger, plan = faster[index + 1], faster[index]
+        if larger.bound_ns > plan.bound_ns and larger.proof_scope == "order":
+            faster[index] = _restate(graph, plan, plan.schedule, larger.bound_ns)
+    return tuple(faster)
+
+
+def _restate(graph: Graph, plan: Plan, schedule: tuple[int, ...], bound_ns: int) -> Plan:
+    return referee_plan(
+        graph,
+        schedule,
+        budget_bytes=plan.budget_bytes,
+        bound_ns=bound_ns,
+        proof_scope=plan.proof_scope,
+        provenance=plan.provenance,
+    )

@@ -23,6 +23,9 @@ _SMALL = 1500
 _HOPELESS_TRIES = 4
 """On graphs without a chain to walk along evictions from store-all find nothing, however often they try."""
 _REPAIR_RULES = RULES[1:3]
+_KNOWN_RULES = RULES[1:2]
+_KNOWN_SCHEDULES = 2
+_KNOWN_SLOTS = 6
 _SLACK_SHARE = 0.6
 _SEED_S = 1.0
 """Seconds for the first schedules of a small graph; in proportion to the ops for larger ones."""
@@ -86,6 +89,7 @@ class _Search:
             self.seed()
         while not self.is_closed() and not self.task.is_over() and self.do_round():
             self.check_target()
+        self.share()
         if self.best.schedule is None:
             raise self.task.no_plan()
         return self.found("" if self.is_closed() else self.task.stopped_by())
@@ -98,10 +102,19 @@ class _Search:
             self.relaxation.bar((self.task.boundary, -1), barred)
 
     def take_known(self) -> None:
-        """Offers the schedules that other solves of this graph found."""
-        for schedule in self.knowledge.schedules:
+        """Offers the schedules that other solves of this graph found, made to fit where they do not."""
+        for schedule in self.knowledge.schedules[-_KNOWN_SCHEDULES:]:
             if self.best.fits(schedule):
                 self.best.offer(schedule, should_stop=self.task.is_over)
+            else:
+                self.best.offer_fitted(schedule, _KNOWN_RULES, should_stop=self.task.is_over)
+
+    def share(self) -> None:
+        """Tells other solves of this graph what mattered in this one."""
+        if len(self.relaxation.slots) > 1:
+            self.knowledge.slots.update(slot for slot in self.relaxation.slots if slot[1] >= 0)
+        if self.best.schedule is not None:
+            self.knowledge.schedules.append(tuple(self.best.schedule))
 
     def seed(self) -> None:
         """First schedules, by evictions from store-all, within a tenth of the time or `_SEED_S`."""
@@ -126,17 +139,26 @@ class _Search:
         self.offer(found)
         self.report("round")
         is_proven = found.termination == "optimal"
-        if self.is_closed() or (is_proven and self.task.elapsed_s() < _QUICK_S and self.relaxation.refine(found)):
+        if self.is_closed() or (is_proven and self.task.elapsed_s() < _QUICK_S and self.refine(found)):
             return True
         if not self.has_seeds:
             self.seed()
         if self.best.schedule is None or not is_proven:
             self.guess(found)
-        is_refined = (is_proven or self.best.schedule is None) and self.relaxation.refine(found)
+        is_refined = (is_proven or self.best.schedule is None) and self.refine(found)
         if not is_proven:
             self.relaxation.limit_s *= 1.6
         is_better = self.improve(found.wall_s)
         return is_refined or is_better or not is_proven
+
+    def refine(self, found: Round) -> bool:
+        """Adds missing slots; the first time, also those that mattered to other solves, if they are few."""
+        slots = self.relaxation.slots
+        is_first = len(slots) == 1
+        is_refined = self.relaxation.refine(found)
+        if is_first and is_refined and len(self.knowledge.slots) <= _KNOWN_SLOTS:
+            slots |= self.knowledge.slots
+        return is_refined
 
     def offer(self, found: Round) -> None:
         """A round's schedule as it is if it fits, and made to fit otherwise."""

@@ -20,7 +20,9 @@ from remat_solver.strategies.refinement import mismatched_slots, missing_slots
 from remat_solver.strategies.sequence import Decision, build_schedule, overfull, read_decisions
 
 _FIRST_LIMIT_S = 0.5
-_STAGES_PER_ROUND = 3
+_OPS_PER_SECOND = 700
+"""A first model of more ops than half of this gets time in proportion: it mostly is the only one."""
+_STAGES_PER_ROUND = 2
 _MAX_FAILURES = 3
 """An engine may crash on one model and solve the next; beyond that its failure is the answer."""
 
@@ -52,7 +54,7 @@ class Relaxation:
         self.rounds = 0
         self.rows = 0
         self.columns = 0
-        self.limit_s = _FIRST_LIMIT_S
+        self.limit_s = max(_FIRST_LIMIT_S, len(self.graph) / _OPS_PER_SECOND)
         self.is_hard = False
         self.failures = 0
 
