@@ -79,7 +79,7 @@ def test_too_little_memory_is_a_failure() -> None:
 
 def test_a_cbc_that_hears_nothing_is_killed(wrapped: WrapCbc) -> None:
     wrapped("trap '' INT; exec sleep 600")
-    outcome = Cbc(watchdog_s=0.3, grace_s=0.5).solve(knapsack_cover()[0], Limits(time_limit_s=0.2))
+    outcome = Cbc(grace_s=0.5).solve(knapsack_cover()[0], Limits(time_limit_s=0.2))
     assert outcome.termination == "no_solution"
     assert not is_running(int(wrapped.pid_file.read_text()))
 
