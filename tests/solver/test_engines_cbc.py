@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -117,6 +118,15 @@ def test_no_orphan_when_a_callback_raises(wrapped: WrapCbc) -> None:
     with pytest.raises(KeyboardInterrupt):
         Cbc().solve(hard_cover(), LONG, on_incumbent=fail)
     assert not is_running(int(wrapped.pid_file.read_text()))
+
+
+def test_without_terminals_a_pipe_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> tuple[int, int]:
+        raise OSError("out of pty devices")
+
+    monkeypatch.setattr(pty, "openpty", refuse)
+    program, optimum = knapsack_cover()
+    assert Cbc().solve(program, LONG).objective == pytest.approx(optimum)
 
 
 def test_a_setting_that_leads_nowhere_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
