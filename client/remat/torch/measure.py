@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import platform
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -37,6 +38,7 @@ ProgressCallback = Callable[[int, int, str], None]
 """Called with the number of op runs done, their total and the op's name, on the measuring thread."""
 _log = logging.getLogger("remat")
 _DEFAULT_CACHE = CostCache
+_GPU_NUMBER = re.compile(r'"cuda:\d+"')
 _FORMAT = "2"
 """Changes when costs come to mean something else, so that older ones are not taken for new."""
 
@@ -90,7 +92,7 @@ def _costs_on(
 ) -> tuple[dict[str, OpCost], bool]:
     """The cost of each signature, and whether any of them is an estimate."""
     environment = _environment(device)
-    known = store.get(environment, names) if store else {}
+    known = _look_up(store, environment, names) if store else {}
     missing = {signature: name for signature, name in names.items() if signature not in known}
     if not missing:
         return known, False
@@ -101,10 +103,21 @@ def _costs_on(
     bench = _Bench(device=device, names=missing, repeats=repeats, on_progress=on_progress)
     measured = run_untraced(bench.measure)
     if store:
-        store.put(environment, measured)
-        measured |= store.get(environment, measured)  # of two processes that measured at once, the first counts
+        store.put(environment, {_on_any_gpu(text): cost for text, cost in measured.items()})
+        measured |= _look_up(store, environment, measured)  # of two processes that measured at once, the first counts
     failed = {text: estimate_cost(text) for text in missing if text not in measured}
     return known | measured | failed, bool(failed)
+
+
+def _look_up(store: CostCache, environment: str, signatures: Iterable[str]) -> dict[str, OpCost]:
+    keys = {signature: _on_any_gpu(signature) for signature in signatures}
+    found = store.get(environment, set(keys.values()))
+    return {signature: found[key] for signature, key in keys.items() if key in found}
+
+
+def _on_any_gpu(signature: str) -> str:
+    """The signature without the number of the GPU: the ranks of one machine share costs, and so plans."""
+    return _GPU_NUMBER.sub('"cuda"', signature)
 
 
 @dataclass(kw_only=True)

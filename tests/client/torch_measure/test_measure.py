@@ -196,3 +196,14 @@ def test_the_gpus_generator_is_left_alone() -> None:
     expected = torch.cuda.get_rng_state()
     measure(_graph((aten.native_dropout.default, x, 0.5, True)), cache=None)
     assert torch.equal(torch.cuda.get_rng_state(), expected)
+
+
+def test_ranks_on_different_gpus_of_one_machine_share_costs() -> None:
+    from remat.torch import measure as measure_function
+
+    on_any_gpu = measure_function.__globals__["_on_any_gpu"]
+    on_cpu = signature_of(aten.relu.default, (SMALL,), {})
+    first, second = (on_cpu.replace('"cpu"', f'"cuda:{number}"') for number in (0, 3))
+    assert first != second
+    assert on_any_gpu(first) == on_any_gpu(second)
+    assert on_any_gpu(on_cpu) == on_cpu
