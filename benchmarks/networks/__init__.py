@@ -25,10 +25,10 @@ def mlp_step() -> Step:
     """Twenty layers with dropout."""
     layers: list[nn.Module] = []
     for _ in range(20):
-        layers += [nn.Linear(512, 512), nn.GELU(), nn.Dropout(0.1)]
-    model = nn.Sequential(*layers, nn.Linear(512, CLASSES))
-    labels = torch.randint(CLASSES, (512,))
-    return _step(model, torch.randn(512, 512), labels)
+        layers += [nn.Linear(256, 256), nn.GELU(), nn.Dropout(0.1)]
+    model = nn.Sequential(*layers, nn.Linear(256, CLASSES))
+    labels = torch.randint(CLASSES, (4096,))
+    return _step(model, torch.randn(4096, 256), labels)
 
 
 def token_encoder_step() -> Step:
@@ -75,7 +75,7 @@ def _step(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> Step:
 
 NETWORKS: dict[str, Callable[[], Step]] = {
     "mlp20": mlp_step,
-    "vgg16": _image_network(vgg16, batch=8, side=64),
+    "vgg16": _image_network(vgg16, batch=8, side=128),
     "unet": unet_step,
     "gpt4": _gpt(4),
     "vit12": patch_encoder_step,
