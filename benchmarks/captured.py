@@ -72,7 +72,9 @@ def main() -> int:
     if unknown or not names:
         parser.error(f"no graph {unknown[0] if unknown else ''!r} in {GRAPHS}: run benchmarks.capture_networks")
     rows = bench(arguments.names or names, arguments, Console(stderr=True))
-    Console(width=None if sys.stdout.isatty() else 140).print(as_table(rows))
+    table = as_table(rows)
+    table.title = "Captured networks"
+    Console(width=None if sys.stdout.isatty() else 140).print(table)
     if arguments.json:
         document = {"machine": describe_machine(), "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
