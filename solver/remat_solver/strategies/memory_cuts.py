@@ -53,6 +53,23 @@ class Knowledge:
     schedules: list[tuple[int, ...]] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Yield:
+    """How often a search bettered the incumbent, and in how many seconds in all."""
+
+    gains: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Gains per second."""
+        return self.gains / self.seconds
+
+
+_FIRST_YIELD = Yield(gains=1, seconds=0.5)
+"""What a search is given credit for before it was tried."""
+
+
 def search(task: Task, knowledge: Knowledge, *, target_ns: int | None = None) -> Found:
     """Solves `task` from what is known, and adds to that.
 
@@ -75,6 +92,7 @@ class _Search:
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.neighbourhoods: NeighbourhoodSearch | None = None
         self.refitting = Refitting(self.lifetimes)
+        self.yields: dict[str, Yield] = {}
         self.has_seeds = False
 
     def run(self) -> Found:
@@ -148,8 +166,7 @@ class _Search:
             return True
         if not self.has_seeds:
             self.seed()
-        if self.best.schedule is None or not is_proven:
-            self.guess(found)
+        self.guess(found)
         is_refined = (is_proven or self.best.schedule is None) and self.refine(found)
         if not is_proven:
             self.relaxation.limit_s *= 1.6
@@ -194,15 +211,31 @@ class _Search:
             return False
         if self.neighbourhoods is None:
             self.neighbourhoods = NeighbourhoodSearch(self.lifetimes, self.relaxation.engine)
-        start_s = time.monotonic()
-        is_better = self.best.schedule is not None and self.refit(start_s + seconds / 2)
-        while not self.is_closed() and not self.is_past(start_s + seconds):
+        stop_s = time.monotonic() + seconds
+        is_better = False
+        while not self.is_closed() and not self.is_past(stop_s):
             if self.best.schedule is None:
                 self.approach()
-            elif self.neighbourhoods.improve(self.best, should_stop=self.task.is_over):
+            elif self.improve_once():
                 is_better = True
-                self.report("neighbourhood")
         return is_better or self.best.schedule is None
+
+    def improve_once(self) -> bool:
+        """One try of whichever search has gained more often for its time so far."""
+        assert self.neighbourhoods is not None
+        searches: dict[str, NeighbourhoodSearch | Refitting] = {
+            "refit": self.refitting,
+            "neighbourhood": self.neighbourhoods,
+        }
+        name = max(searches, key=lambda name: self.yields.get(name, _FIRST_YIELD).rate)
+        start_s = time.monotonic()
+        is_better = searches[name].improve(self.best, should_stop=self.task.is_over)
+        known = self.yields.get(name, _FIRST_YIELD)
+        seconds = known.seconds + time.monotonic() - start_s
+        self.yields[name] = Yield(gains=known.gains + is_better, seconds=seconds)
+        if is_better:
+            self.report(name)
+        return is_better
 
     def approach(self) -> None:
         """One step from the schedule that exceeds the budget least towards one that fits."""
