@@ -19,7 +19,7 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import SavedForBackwardsAOTOutput, SavedForBackwardsNoVcCheckAOTOutput
 from torch._subclasses import FakeTensor
 
-from remat.torch import batch_norm, random_state
+from remat.torch import batch_norm, fake_storages, random_state
 from remat.torch.contract import JointGraph, is_tangent
 
 _IDENTITIES = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -94,7 +94,7 @@ class _Builder:
         self._add_placeholders(tangents=True)
 
     def _run(self, index: int, node: fx.Node, *, is_recompute: bool) -> None:
-        target: Any = node.target
+        target: Any = fake_storages.replacement(node)
         args: tuple[Any, ...] = node.args
         without_statistics = is_recompute and batch_norm.is_batch_norm(target, args)
         if without_statistics:
@@ -191,9 +191,16 @@ class _Builder:
         result.meta["desc"] = described[len(outputs) :]
 
     def _is_unchecked(self, key: Key) -> bool:
+        """Whether autograd must not check the version of what is saved for `key`: put on `ctx` by hand, and mutable.
+
+        Only inputs and outputs can be changed by anyone; and what is not checked, PyTorch keeps to the end.
+        """
         if not isinstance(key, fx.Node):
             return False
-        return key.meta.get(_NO_VERSION_CHECK, False) or self.joint.values.get(key) in self.joint.unchecked
+        if key.op == "placeholder":
+            return bool(key.meta.get(_NO_VERSION_CHECK, False))
+        value = self.joint.values.get(key)
+        return value in self.joint.unchecked and self.joint.graph.is_output[value]
 
 
 def _parts_by_source(module: fx.GraphModule) -> dict[fx.Node, list[fx.Node]]:

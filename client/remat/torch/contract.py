@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.fake_storages import correct_fakes
 from remat.torch.naming import op_name
 from remat.torch.ordering import order_nodes
 from remat.torch.signature import signature_of
@@ -104,6 +105,7 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
 
     Raises `CaptureError` when shapes are symbolic.
     """
+    correct_fakes(module)
     placeholders = module.graph.find_nodes(op="placeholder")
     outputs, mutated = _outputs(module, forward_output_count)
     forward, backward = order_nodes(module, outputs[:forward_output_count])

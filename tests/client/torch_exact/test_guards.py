@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from remat.torch import batch_norm, contract, random_state
+from remat.torch import batch_norm, contract, fake_storages, random_state
 from remat.torch.backend import Backend
 from remat.torch.compile import attach, planned_graphs
 from remat.torch.measure import measure
 from remat.torch.peak import measure_peak
 from remat_solver.graph import Graph
 from tests.client.torch_exact import schedules
-from tests.client.torch_exact.networks import CASES, WIDTH, Mlp, Normalised, rows
+from tests.client.torch_exact.networks import CASES, WIDTH, Autocast, CustomFunction, Mlp, Normalised, Sliced, rows
 from tests.client.torch_exact.training import Case, differences, seeded_model, train, train_planned
 
 BY_NAME = {case.name: case for case in CASES}
@@ -106,6 +107,31 @@ def test_what_a_function_puts_on_ctx_by_hand_is_not_version_checked() -> None:
     assert trained_differences(Case(name="stash", model=Stashing, batch=lambda _: (rows(),))) == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "stride", "fills"),
+    [
+        ((3, 4), (4, 1), True),
+        ((3, 4), (8, 2), True),
+        ((4, 3), (1, 4), True),
+        ((3, 1), (1, 0), True),
+        ((3, 4), (0, 1), False),
+        ((3, 4), (2, 1), False),
+    ],
+)
+def test_only_copies_onto_distinct_places_are_replaced(
+    shape: tuple[int, ...], stride: tuple[int, ...], fills: bool
+) -> None:
+    onto = torch.arange(40.0).as_strided(shape, stride)
+    assert fake_storages._fills_its_storage_once(onto) is fills
+    if fills:
+        source = torch.randn(shape)
+        made = fake_storages.functional_copy(onto, source)
+        plain = torch.ops.aten.copy(onto, source)
+        assert torch.equal(made, plain)
+        assert made.stride() == plain.stride()
+        assert made.untyped_storage().nbytes() <= plain.untyped_storage().nbytes()
+
+
 def excess_bytes(case: Case, scheduler: schedules.Scheduler) -> int:
     """Measured peak minus the predicted one, with real workspaces."""
     model = seeded_model(case)
@@ -129,16 +155,35 @@ def excess_bytes(case: Case, scheduler: schedules.Scheduler) -> int:
     return record.graph.fixed_bytes + peak.peak_bytes_above_start - record.predicted_peak_bytes
 
 
+class Losses(nn.Module):
+    """Losses whose scalar lies in the buffer of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.linear(x)
+        loss = functional.mse_loss(hidden, x) + functional.smooth_l1_loss(hidden, x)
+        loss = loss + functional.binary_cross_entropy(hidden.sigmoid(), x.sigmoid())
+        return (loss + functional.soft_margin_loss(hidden, x.sign())).view(1).square().sum()
+
+
 LARGER = [
     Case(name="dropout", model=lambda: Mlp(8), batch=lambda _: (rows(200),)),
     Case(name="batch norm", model=Normalised, batch=lambda _: (torch.randn(8, 3, 24, 24), torch.randint(4, (8,)))),
+    Case(name="views and slices", model=Sliced, batch=lambda _: (rows(200),)),
+    Case(name="autograd.Function", model=CustomFunction, batch=lambda _: (rows(200),)),
+    Case(name="half-precision norms", model=Autocast, batch=lambda _: (rows(200), torch.randint(4, (200,)))),
+    Case(name="losses", model=Losses, batch=lambda _: (rows(200),)),
 ]
 
 
 @pytest.mark.parametrize("case", LARGER, ids=lambda case: case.name)
 def test_the_peak_is_predicted_to_the_byte(case: Case) -> None:
     for scheduler in (schedules.store_all, schedules.evict_all, schedules.evicting_at_random(3)):
-        assert excess_bytes(case, scheduler) == 0
+        # `copy` is measured as PyTorch runs it, a few bytes dearer than what runs in its place.
+        assert -64 <= excess_bytes(case, scheduler) <= 0, scheduler
 
 
 def test_without_the_saved_random_states_the_budget_would_be_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
