@@ -31,6 +31,8 @@ _KNOWN_SLOTS = 6
 _SLACK_SHARE = 0.6
 _SEED_S = 1.0
 """Seconds for the first schedules of a small graph; in proportion to the ops for larger ones."""
+_FIRST_PLAN_SHARE = 0.15
+"""Of the time that is left, for coming nearer to a first schedule, after each round without one."""
 _QUICK_S = 0.5
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
 
@@ -170,7 +172,8 @@ class _Search:
         is_refined = (is_proven or self.best.schedule is None) and self.refine(found)
         if not is_proven:
             self.relaxation.limit_s *= 1.6
-        is_better = self.improve(found.wall_s)
+        share_s = self.task.remaining_s() * _FIRST_PLAN_SHARE if self.best.schedule is None else 0.0
+        is_better = self.improve(max(found.wall_s, share_s))
         return is_refined or is_better or not is_proven
 
     def refine(self, found: Round) -> bool:
@@ -214,8 +217,10 @@ class _Search:
         stop_s = time.monotonic() + seconds
         is_better = False
         while not self.is_closed() and not self.is_past(stop_s):
-            if self.best.schedule is None:
+            if not self.has_plan():
                 self.approach()
+                if self.has_plan():
+                    stop_s = time.monotonic() + seconds / 2
             elif self.improve_once():
                 is_better = True
         return is_better or self.best.schedule is None
@@ -236,6 +241,9 @@ class _Search:
         if is_better:
             self.report(name)
         return is_better
+
+    def has_plan(self) -> bool:
+        return self.best.schedule is not None
 
     def approach(self) -> None:
         """One step from the schedule that exceeds the budget least towards one that fits."""
