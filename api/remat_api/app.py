@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import importlib.metadata
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 
 from fastapi import FastAPI
 
@@ -26,13 +24,13 @@ from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore
 from remat_api.store.blobs import blob_store
+from remat_api.store.data_dir import data_dir_lock
 from remat_api.store.database import Database, migrate
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore
 from remat_api.store.keys import KeyStore
 from remat_api.store.repeats import RepeatStore
 from remat_api.store.solves import SolveStore
-from remat_solver.errors import InvalidRequest
 
 DESCRIPTION = "Optimal rematerialization plans for training graphs: the least time within a memory budget, proven."
 
@@ -66,8 +64,7 @@ def create_app(settings: Settings) -> FastAPI:
 @contextlib.asynccontextmanager
 async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator[Service]:
     """A service with its engine running, stopped again at the end."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    with _data_dir_lock(settings):
+    with data_dir_lock(settings.data_dir):
         await asyncio.to_thread(migrate, settings.sqlalchemy_url)
         service = _assemble(settings, metrics)
         await service.engine.start()
@@ -117,19 +114,3 @@ def _assemble(settings: Settings, metrics: Metrics) -> Service:
         engine=engine,
         metrics=metrics,
     )
-
-
-@contextlib.contextmanager
-def _data_dir_lock(settings: Settings) -> Iterator[None]:
-    """One service at a time on an SQLite folder; the kernel drops the lock however the process ends."""
-    path = Path(settings.data_dir) / "lock"
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InvalidRequest(
-                f"another remat service uses {settings.data_dir}.",
-                hint="Stop it, or choose another folder with --data-dir.",
-                field="data_dir",
-            ) from None
-        yield

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from remat_api.settings import Settings, read_settings
+from remat_api.store.data_dir import data_dir_lock
 from remat_solver.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def serve(
         require_keys=True if require_keys or not (insecure or is_loopback(host)) else None,
         insecure=insecure or None,
     )
+    with data_dir_lock(settings.data_dir):  # a quick look, for a clear word before anything heavy is loaded
+        pass
     if settings.require_keys:
         check_keys(settings)
     listener = _listen(host, port)

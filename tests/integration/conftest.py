@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,28 +10,19 @@ from remat.client import Client
 from tests.integration.solver_service import SolverService
 
 
-@pytest.fixture(scope="module")
-def _module_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
+@pytest.fixture(scope="session")
+def _only_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
     running = SolverService(tmp_path_factory.mktemp("service"))
     yield running
     running.stop()
 
 
 @pytest.fixture
-def service(_module_service: SolverService) -> SolverService:
-    """One service for a module's tests; it runs when a test begins, whatever the one before did to it."""
-    if not _module_service.is_running:
-        _module_service.start()
-    return _module_service
-
-
-@pytest.fixture
-def fresh_service(tmp_path: Path) -> Iterator[SolverService]:
-    """A running service of the test's own, with nothing in its folder."""
-    running = SolverService(tmp_path)
-    running.start()
-    yield running
-    running.stop()
+def service(_only_service: SolverService) -> SolverService:
+    """One service for all tests; it runs when a test begins, whatever the one before did to it."""
+    if not _only_service.is_running:
+        _only_service.start()
+    return _only_service
 
 
 @pytest.fixture

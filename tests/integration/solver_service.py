@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 300.0
 
 
 class SolverService:

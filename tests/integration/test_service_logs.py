@@ -11,9 +11,10 @@ from tests.integration.training_graphs import QUICK_OPS, uneven_chain
 
 def test_logs_are_json_lines_with_request_and_job_ids(service: SolverService) -> None:
     graph = uneven_chain(QUICK_OPS, seed=90, name="a-secret-model")
+    already = len(service.printed())
     with Client(service.url, plan_cache=None, api_key=None) as client:
         client.solve(graph, budget_fraction=0.6)
-    lines = [json.loads(line) for line in service.printed().splitlines() if line.startswith("{")]
+    lines = [json.loads(line) for line in service.printed()[already:].splitlines() if line.startswith("{")]
     requests = [line for line in lines if line["event"] == "request"]
     assert {(line["route"], line["status"]) for line in requests} >= {
         ("/v1/plans/{key}", 404),

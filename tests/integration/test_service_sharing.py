@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 
 from remat.client import Client
 from remat_solver.errors import JobCancelled
+from remat_solver.files import dump_json
 from remat_solver.plan import Plan
 from tests.integration.solver_service import SolverService
 from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
@@ -16,18 +18,20 @@ from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
 RANKS = 120
 
 
-def test_identical_requests_at_once_are_solved_once(fresh_service: SolverService) -> None:
+def test_identical_requests_at_once_are_solved_once(service: SolverService) -> None:
     graph = uneven_chain(200)
+    graph_id = hashlib.sha256(dump_json(graph)).hexdigest()
 
     def ask(_: int) -> Plan:
-        with Client(fresh_service.url, plan_cache=None) as client:
+        with Client(service.url, plan_cache=None) as client:
             return client.solve(graph, budget_fraction=0.8)
 
     with ThreadPoolExecutor(RANKS) as pool:
         plans = list(pool.map(ask, range(RANKS)))
     assert len(plans) == RANKS
     assert len(set(plans)) == 1
-    listed = httpx.get(f"{fresh_service.url}/v1/solves", params={"limit": 200}).json()["solves"]
+    asked = {"limit": 200, "graph_id": graph_id}
+    listed = httpx.get(f"{service.url}/v1/solves", params=asked).json()["solves"]
     assert {solve["state"] for solve in listed} == {"done"}
     assert [solve["source"] for solve in listed].count("solve") == 1
 
