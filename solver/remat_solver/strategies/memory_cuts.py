@@ -33,6 +33,8 @@ _SEED_S = 1.0
 """Seconds for the first schedules of a small graph; in proportion to the ops for larger ones."""
 _FIRST_PLAN_SHARE = 0.15
 """Of the time that is left, for coming nearer to a first schedule, after each round without one."""
+_ENGINE_GAP = 1e-8
+"""No smaller gap can be closed: engines prove their bounds no more exactly than this."""
 _QUICK_S = 0.5
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
 
@@ -272,7 +274,7 @@ class _Search:
             return False
         if self.target_ns is not None and self.best.time_ns <= self.target_ns:
             return True
-        gap_ns = self.task.options.gap * self.graph.total_time_ns
+        gap_ns = max(self.task.options.gap, _ENGINE_GAP) * self.graph.total_time_ns
         return self.best.time_ns - self.relaxation.bound_ns <= gap_ns
 
     def report(self, stage: str) -> None:
