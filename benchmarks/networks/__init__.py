@@ -52,7 +52,7 @@ def unet_step() -> Step:
 
 
 def _gpt(layers: int, *, width: int = 192) -> Callable[[], Step]:
-    shape = GptShape(layers=layers, width=width, heads=4, context=128)
+    shape = GptShape(layers=layers, width=width, context=128, vocabulary=2048, attention_dropout=0.1)
     return lambda: gpt_step(batch=4, shape=shape)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +24,8 @@ from remat_solver.solve import frontier
 
 if TYPE_CHECKING:
     from remat.demo.run import ModelResult
+
+WIDE_TABLE_COLUMNS = 165
 
 Factory = Annotated[
     str, typer.Argument(metavar="MODULE:FACTORY", help="A function that takes nothing and returns a remat.Step.")
@@ -118,10 +121,13 @@ def _op_progress() -> Progress:
 
 
 def _run_demo(names: list[str]) -> list[ModelResult]:
+    import torch
+
     from remat.demo.local_service import running_service
     from remat.demo.run import run_demo, steps_to_announce
     from remat.models import DEMO_STEPS
 
+    torch.set_num_threads(1)  # the same times again and again, whatever else the machine does
     unknown = sorted(set(names) - set(DEMO_STEPS))
     if unknown:
         raise typer.BadParameter(f"no model {unknown[0]!r}; there are {', '.join(DEMO_STEPS)}.")
@@ -137,25 +143,39 @@ def _run_demo(names: list[str]) -> list[ModelResult]:
 
 
 def _print_demo_table(results: list[ModelResult]) -> None:
+    """One table where the terminal is wide enough; otherwise one for each model, a column for each budget."""
     from remat.demo.row import TABLE_HEAD
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for head in TABLE_HEAD:
-        table.add_column(head, justify="left" if head == "model" else "right")
+    rows = [row.cells() for result in results for row in result.rows]
+    if out.width >= WIDE_TABLE_COLUMNS:
+        out.print(_table(TABLE_HEAD, rows))
+        return
     for result in results:
-        for row in result.rows:
-            table.add_row(*row.cells())
-    out.print(table)
+        model_rows = [row.cells() for row in result.rows]
+        out.print(_table(TABLE_HEAD, model_rows, transposed=True))
+        out.print()
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], *, transposed: bool = False) -> Table:
+    lines = [head, *rows]
+    if transposed:
+        lines = list(zip(*lines, strict=True))
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for number, cell in enumerate(lines[0]):
+        table.add_column(cell, justify="right" if number else "left", no_wrap=True)
+    for line in lines[1:]:
+        table.add_row(*line)
+    return table
 
 
 def _demo_page(results: list[ModelResult]) -> str:
-    from remat.demo.row import TABLE_HEAD
+    from remat.demo.row import MAX_GAP, TABLE_HEAD
 
     with err.status("frontiers for the report") as status:
         models = []
         for result in results:
             status.update(f"frontier of {result.name}")
-            models.append(result.for_page(frontier(result.graph, points=12, time_limit_s=5)))
+            models.append(result.for_page(frontier(result.graph, points=12, gap=MAX_GAP, time_limit_s=2)))
     return render_page(
         "Remat demo",
         models,

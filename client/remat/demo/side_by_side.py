@@ -13,7 +13,7 @@ from remat.torch import Step, apply
 from remat_solver.plan import Plan
 
 TRAINING_STEPS = 3
-TIMING_ROUNDS = 5
+TIMING_ROUNDS = 4
 
 
 def planned_copy(step: Step, plan: Plan) -> Step:

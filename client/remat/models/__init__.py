@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-def gpt_step(*, batch: int = 4, shape: GptShape | None = None, device: str = "cpu") -> Step:
+def gpt_step(*, batch: int = 6, shape: GptShape | None = None, device: str = "cpu") -> Step:
     """One step of a GPT with dropout and tied weights, its loss inside the model, trained by AdamW."""
     shape = shape or GptShape()
     torch.manual_seed(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -14,38 +13,34 @@ from torch.nn import functional
 class GptShape:
     """Sizes of a GPT. `width` is split evenly over `heads`; `context` is the longest sequence."""
 
-    layers: int = 4
-    width: int = 192
+    layers: int = 6
+    width: int = 128
     heads: int = 4
     context: int = 256
-    vocabulary: int = 2048
+    vocabulary: int = 512
     dropout: float = 0.1
+    attention_dropout: float = 0.0
 
 
 class Attention(nn.Module):
-    """Causal multi-head self-attention, with dropout on the weights and on the result."""
-
-    mask: Tensor
+    """Causal multi-head self-attention, with dropout on its weights (if asked for) and on its result."""
 
     def __init__(self, shape: GptShape) -> None:
         super().__init__()
         self.heads = shape.heads
+        self.weight_dropout = shape.attention_dropout
         self.project_in = nn.Linear(shape.width, 3 * shape.width)
         self.project_out = nn.Linear(shape.width, shape.width)
-        self.weight_dropout = nn.Dropout(shape.dropout)
         self.dropout = nn.Dropout(shape.dropout)
-        visible = torch.ones(shape.context, shape.context, dtype=torch.bool).tril()
-        self.register_buffer("mask", ~visible, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, sequence, width] to the same shape."""
         batch, sequence, width = x.shape
         heads = self.project_in(x).view(batch, sequence, 3, self.heads, width // self.heads)
         query, key, value = heads.permute(2, 0, 3, 1, 4).unbind(0)
-        scores = query @ key.transpose(-2, -1) / math.sqrt(width // self.heads)
-        scores = scores.masked_fill(self.mask[:sequence, :sequence], -math.inf)
-        weights = self.weight_dropout(scores.softmax(-1))
-        mixed = (weights @ value).transpose(1, 2).reshape(batch, sequence, width)
+        dropout = self.weight_dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        mixed = mixed.transpose(1, 2).reshape(batch, sequence, width)
         return self.dropout(self.project_out(mixed))  # type: ignore[no-any-return]  # modules return Any
 
 
