@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -132,15 +133,16 @@ def test_only_copies_onto_distinct_places_are_replaced(
         assert made.untyped_storage().nbytes() <= plain.untyped_storage().nbytes()
 
 
+@cache
+def measured_once(graph: Graph) -> Graph:
+    """The graph with real workspaces; its times don't matter here."""
+    return measure(graph, cache=None, repeats=1)
+
+
 def excess_bytes(case: Case, scheduler: schedules.Scheduler) -> int:
     """Measured peak minus the predicted one, with real workspaces."""
     model = seeded_model(case)
-    attach(
-        model,
-        Backend(
-            model=model, planner=schedules.planner_of(scheduler), measure=lambda g: measure(g, cache=None, repeats=1)
-        ),
-    )
+    attach(model, Backend(model=model, planner=schedules.planner_of(scheduler), measure=measured_once))
     torch.manual_seed(0)
     batch = case.batch(0)
 
