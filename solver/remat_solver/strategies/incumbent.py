@@ -32,11 +32,21 @@ class Incumbent:
         timeline = simulate(self.lifetimes.graph, cleaned).timeline_bytes
         excess = sum(in_use - self.budget_bytes for in_use in timeline if in_use > self.budget_bytes)
         if not excess:
+            self.nearest = None
             return self.offer(cleaned, should_stop=should_stop)
         if self.nearest is not None and excess >= self.excess_bytes:
             return False
         self.nearest, self.excess_bytes = cleaned, excess
         return True
+
+    def start_from(self, schedule: Sequence[int], *, should_stop: Callable[[], bool]) -> None:
+        """Forgets the nearest schedule for this one."""
+        self.nearest = None
+        self.come_nearer(schedule, should_stop=should_stop)
+
+    def is_worth_approaching(self) -> bool:
+        """Whether the nearest schedule is still faster than the best that fits."""
+        return self.nearest is not None and self._is_faster(self.nearest)
 
     def offer(self, schedule: Sequence[int], *, should_stop: Callable[[], bool]) -> bool:
         """Cleans and merges a schedule that fits, and keeps it if it is the fastest. True if it is."""

@@ -35,6 +35,7 @@ _FIRST_PLAN_SHARE = 0.15
 """Of the time that is left, for coming nearer to a first schedule, after each round without one."""
 _ENGINE_GAP = 1e-8
 """No smaller gap can be closed: engines prove their bounds no more exactly than this."""
+_PRESS_FAILURES = 12
 _QUICK_S = 0.5
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
 
@@ -171,7 +172,7 @@ class _Search:
         if not self.has_seeds:
             self.seed()
         self.guess(found)
-        is_refined = (is_proven or self.best.schedule is None) and self.refine(found)
+        is_refined = is_proven and self.refine(found)
         if not is_proven:
             self.relaxation.limit_s *= 1.6
         share_s = self.task.remaining_s() * _FIRST_PLAN_SHARE if self.best.schedule is None else 0.0
@@ -194,7 +195,10 @@ class _Search:
         if found.peak_bytes <= self.task.budget_bytes:
             self.best.offer(found.schedule, should_stop=self.task.is_over)
         else:
-            self.best.come_nearer(found.schedule, should_stop=self.task.is_over)
+            if self.has_plan():
+                self.best.start_from(found.schedule, should_stop=self.task.is_over)
+            else:
+                self.best.come_nearer(found.schedule, should_stop=self.task.is_over)
             self.best.offer_fitted(found.schedule, _REPAIR_RULES, should_stop=self.task.is_over)
 
     def guess(self, found: Round) -> None:
@@ -212,12 +216,12 @@ class _Search:
 
     def improve(self, seconds: float) -> bool:
         """Neighbourhood search for that long: to a first schedule that fits, then to faster ones. True if it helps."""
-        if self.best.nearest is None and self.best.schedule is None:
+        if self.best.nearest is None and not self.has_plan():
             return False
         if self.neighbourhoods is None:
             self.neighbourhoods = NeighbourhoodSearch(self.lifetimes, self.relaxation.engine)
         stop_s = time.monotonic() + seconds
-        is_better = False
+        is_better = self.has_plan() and self.press(stop_s - seconds / 2)
         while not self.is_closed() and not self.is_past(stop_s):
             if not self.has_plan():
                 self.approach()
@@ -244,19 +248,29 @@ class _Search:
             self.report(name)
         return is_better
 
+    def press(self, stop_s: float) -> bool:
+        """Brings the relaxation's own schedule within the budget while it stays faster than the best."""
+        before_ns = self.best.time_ns
+        failures = 0
+        while self.best.is_worth_approaching() and failures < _PRESS_FAILURES and not self.is_past(stop_s):
+            failures += not self.approach()
+        return self.best.time_ns < before_ns
+
     def has_plan(self) -> bool:
         return self.best.schedule is not None
 
-    def approach(self) -> None:
-        """One step from the schedule that exceeds the budget least towards one that fits."""
+    def approach(self) -> bool:
+        """One step from the schedule that exceeds the budget least towards one that fits; False if it is none."""
         assert self.neighbourhoods is not None
+        before_ns = self.best.time_ns if self.has_plan() else None
         if not self.neighbourhoods.approach(self.best, should_stop=self.task.is_over):
-            return
-        if self.best.schedule is None and self.best.nearest is not None:
+            return False
+        if self.best.nearest is not None:
             rule = RULES[self.neighbourhoods.tries % len(RULES)]
             self.best.offer_fitted(self.best.nearest, (rule,), should_stop=self.task.is_over)
-        if self.best.schedule is not None:
+        if self.has_plan() and self.best.time_ns != before_ns:
             self.report("approach")
+        return True
 
     def is_past(self, moment_s: float) -> bool:
         return time.monotonic() >= moment_s or self.task.is_over()

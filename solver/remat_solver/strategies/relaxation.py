@@ -23,6 +23,8 @@ _FIRST_LIMIT_S = 0.5
 _OPS_PER_SECOND = 700
 """A first model of more ops than half of this gets time in proportion: it mostly is the only one."""
 _STAGES_PER_ROUND = 2
+_STRENGTHEN_SHARE = 2.0
+"""Time for range cuts, as a share of the time for the round's solve; what they are grows from round to round."""
 _MAX_FAILURES = 3
 """An engine may crash on one model and solve the next; beyond that its failure is the answer."""
 
@@ -56,6 +58,7 @@ class Relaxation:
         self.columns = 0
         self.limit_s = max(_FIRST_LIMIT_S, len(self.graph) / _OPS_PER_SECOND)
         self.is_hard = False
+        self.strengthen_until_s = 0.0
         self.failures = 0
 
     @cached_property
@@ -77,6 +80,7 @@ class Relaxation:
         start = time.monotonic()
         model = self._build(self.task.budget_bytes)
         if self.is_hard and len(self.slots) > 1 and not model.contradiction:
+            self.strengthen_until_s = start + _STRENGTHEN_SHARE * self.limit_s
             strengthen(self.lifetimes, model, self.range_cuts, self._relax)
         outcome = self._ask_engine(model, self.limit_s)
         self.rounds += 1
@@ -145,8 +149,11 @@ class Relaxation:
             return Outcome(termination="no_solution", bound=-math.inf)
 
     def _relax(self, program: MixedIntegerProgram) -> tuple[float, ...] | None:
-        """The optimum of a linear relaxation, or None if it takes longer than a round or it is time to end."""
-        limits = Limits(time_limit_s=min(self.limit_s, self.task.remaining_s()), threads=self.task.options.threads)
+        """The optimum of a linear relaxation, or None if the time for cuts is over."""
+        left_s = min(self.strengthen_until_s - time.monotonic(), self.task.remaining_s())
+        if left_s <= 0:
+            return None
+        limits = Limits(time_limit_s=left_s, threads=self.task.options.threads)
         try:
             outcome = self.engine.solve(program, limits, should_stop=self.task.stop_requested)
         except EngineFailed:
