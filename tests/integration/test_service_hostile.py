@@ -7,6 +7,7 @@ import hashlib
 import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -18,7 +19,7 @@ from remat_solver.files import dump_json
 from tests.integration.solver_service import SolverService
 from tests.integration.training_graphs import QUICK_OPS, uneven_chain
 
-GRAPH = dump_json(uneven_chain(QUICK_OPS))
+GRAPH = dump_json(replace(uneven_chain(QUICK_OPS), name="sent by no other test"))
 GRAPH_ID = hashlib.sha256(GRAPH).hexdigest()
 UPLOAD = f"PUT /v1/graphs/{GRAPH_ID} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n".encode()
 CHUNKED = UPLOAD + b"Transfer-Encoding: chunked\r\n\r\n"

@@ -29,7 +29,7 @@ Budget = Annotated[
 MaxOverhead = Annotated[
     str | None, typer.Option(help='Ask for the least memory instead: at most this much more time, as in "10%".')
 ]
-Endpoint = Annotated[str | None, typer.Option(help="A solver service to ask, as in http://solver:8000. Default: here.")]
+Endpoint = Annotated[str | None, typer.Option(help="A solver service to ask, as in http://solver:8417. Default: here.")]
 ApiKey = Annotated[str | None, typer.Option(envvar="REMAT_API_KEY", help="The key for that service.")]
 TimeLimit = Annotated[float, typer.Option(help="Seconds after which the best plan so far is returned.")]
 Gap = Annotated[float, typer.Option(help="Stop once the plan is proven within this share of the store-all time.")]
