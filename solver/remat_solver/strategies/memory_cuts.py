@@ -19,9 +19,7 @@ from remat_solver.strategies.refitting import Refitting
 from remat_solver.strategies.relaxation import Relaxation, Round
 
 _TINY = 100
-_SMALL = 1500
-"""Up to so many ops one try at a first schedule comes before the first model, which mostly closes the gap; up to
-`_TINY` none."""
+"""From so many ops on, one try at a first schedule comes before the first model, which mostly closes the gap."""
 _HOPELESS_TRIES = 4
 """On graphs without a chain to walk along evictions from store-all find nothing, however often they try."""
 _REPAIR_RULES = RULES[1:3]
@@ -29,8 +27,8 @@ _KNOWN_RULES = RULES[1:2]
 _KNOWN_SCHEDULES = 2
 _KNOWN_SLOTS = 6
 _SLACK_SHARE = 0.6
-_SEED_S = 1.0
-"""Seconds for the first schedules of a small graph; in proportion to the ops for larger ones."""
+_SEED_S, _SEED_OPS = 1.0, 1500
+"""Seconds for the first schedules of a graph of at most so many ops; in proportion to the ops for larger ones."""
 _FIRST_PLAN_SHARE = 0.15
 """Of the time that is left, for coming nearer to a first schedule, after each round without one."""
 _ENGINE_GAP = 1e-8
@@ -110,9 +108,7 @@ class _Search:
             return self.found("")
         self.choose_first_slots(store_all.peak_step)
         self.take_known()
-        if len(self.graph) > _SMALL:
-            self.seed()
-        elif len(self.graph) > _TINY:
+        if len(self.graph) > _TINY:
             self.refitting.improve(self.best, should_stop=self.task.is_over)
             self.report("refit")
         while not self.is_closed() and not self.task.is_over() and self.do_round():
@@ -147,7 +143,7 @@ class _Search:
     def seed(self) -> None:
         """First schedules, by evictions from store-all, within a tenth of the time or `_SEED_S`."""
         self.has_seeds = True
-        seconds = min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SMALL))
+        seconds = min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SEED_OPS))
         self.refit(time.monotonic() + seconds)
 
     def refit(self, stop_s: float) -> bool:
