@@ -175,7 +175,7 @@ def _demo_page(results: list[ModelResult]) -> str:
         models = []
         for result in results:
             status.update(f"frontier of {result.name}")
-            models.append(result.for_page(frontier(result.graph, points=12, gap=MAX_GAP, time_limit_s=2)))
+            models.append(result.for_page(frontier(result.graph, points=9, gap=MAX_GAP, time_limit_s=1.5)))
     return render_page(
         "Remat demo",
         models,
