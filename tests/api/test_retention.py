@@ -17,7 +17,7 @@ from remat_api.store.blobs import INLINE_LIMIT_BYTES, blob_store
 from remat_api.store.retention import Forgotten, forget
 from remat_api.store.tables import metadata
 from remat_solver.files import dump_json
-from tests.integration.training_graphs import SLOW_OPS, uneven_chain
+from tests.integration.training_graphs import ENDLESS, tangle, uneven_chain
 
 pytestmark = pytest.mark.anyio
 WAIT = {"Prefer": "wait=30"}
@@ -67,7 +67,7 @@ async def test_a_graph_that_was_forgotten_is_asked_for_again(app: FastAPI, http:
 async def test_what_is_open_or_young_stays(app: FastAPI, http: httpx.AsyncClient) -> None:
     service: Service = app.state.service
     done = (await http.post("/v1/solves", json=body(3), headers=WAIT)).json()
-    slow = {"graph": json.loads(dump_json(uneven_chain(SLOW_OPS))), "budget_fraction": 0.3, "gap": 0.0}
+    slow = {"graph": json.loads(dump_json(tangle())), **ENDLESS}
     running = (await http.post("/v1/solves", json=slow)).json()
     young = await forget(service.database, blob_store(service.settings), older_than_ms=3_600_000)
     assert young == Forgotten(solves=0, jobs=0, answers=0, plans=0, graphs=0)

@@ -20,12 +20,12 @@ from remat_api.settings import Settings, read_settings
 from remat_api.store.clock import now_ms
 from remat_solver.errors import InvalidRequest
 from remat_solver.files import dump_json
-from tests.integration.training_graphs import SLOW_OPS, uneven_chain
+from tests.integration.training_graphs import ENDLESS, tangle, uneven_chain
 
 pytestmark = pytest.mark.anyio
 ADMIN_KEY = "the operator's own key, long enough"
 GRAPH = json.loads(dump_json(uneven_chain(5)))
-SLOW = {"graph": json.loads(dump_json(uneven_chain(SLOW_OPS))), "gap": 0.0}
+SLOW = {"graph": json.loads(dump_json(tangle())), **ENDLESS}
 
 
 @contextlib.asynccontextmanager
@@ -141,24 +141,26 @@ async def test_secrets_are_in_no_file_and_no_log(tmp_path: Path, capfd: pytest.C
 async def test_quotas_of_open_solves(tmp_path: Path) -> None:
     async with serving(tmp_path) as (service, client):
         _, text = await service.keys.create("small", ("solve",), max_open_solves=1)
-        first = await client.post("/v1/solves", json={**SLOW, "budget_fraction": 0.3}, headers=shows(text))
+        first = await client.post("/v1/solves", json=SLOW, headers=shows(text))
         assert first.status_code == 202
-        second = await client.post("/v1/solves", json={**SLOW, "budget_fraction": 0.31}, headers=shows(text))
+        second = await client.post("/v1/solves", json={**SLOW, "budget_fraction": 0.71}, headers=shows(text))
         assert second.status_code == 429
         assert second.json()["type"] == "urn:remat:problem:too-many-requests"
         assert int(second.headers["Retry-After"]) > 0
         await client.post(f"{first.headers['Location']}/cancel?keep=discard", headers=shows(text))
-        third = await client.post("/v1/solves", json={**SLOW, "budget_fraction": 0.31}, headers=shows(text))
+        third = await client.post("/v1/solves", json={**SLOW, "budget_fraction": 0.71}, headers=shows(text))
         assert third.status_code == 202
 
 
 async def test_quotas_of_solving_time(tmp_path: Path) -> None:
     async with serving(tmp_path) as (service, client):
         _, text = await service.keys.create("small", ("solve",), solve_seconds_per_day=1)
-        body = {**SLOW, "budget_fraction": 0.3, "time_limit_s": 1.5}
-        ended = await client.post("/v1/solves", json=body, headers={**shows(text), "Prefer": "wait=30"})
-        assert ended.status_code == 200
-        refused = await client.post("/v1/solves", json={**body, "budget_fraction": 0.35}, headers=shows(text))
+        body = {**SLOW, "time_limit_s": 1.5}
+        asked = await client.post("/v1/solves", json=body, headers=shows(text))
+        waiting = {**shows(text), "Prefer": "wait=30"}
+        while (await client.get(asked.headers["Location"], headers=waiting)).json()["state"] in ("queued", "running"):
+            pass
+        refused = await client.post("/v1/solves", json={**body, "budget_fraction": 0.71}, headers=shows(text))
         assert refused.status_code == 429
         assert "today" in refused.json()["detail"]
 

@@ -12,14 +12,14 @@ from tests.integration.solver_service import SolverService
 
 @pytest.fixture(scope="session")
 def _only_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SolverService]:
-    running = SolverService(tmp_path_factory.mktemp("service"))
+    running = SolverService(tmp_path_factory.mktemp("service"), "--workers", "1")
     yield running
     running.stop()
 
 
 @pytest.fixture
 def service(_only_service: SolverService) -> SolverService:
-    """One service for all tests; it runs when a test begins, whatever the one before did to it."""
+    """One service with one worker for all tests; it runs when a test begins, whatever the one before did to it."""
     if not _only_service.is_running:
         _only_service.start()
     return _only_service

@@ -71,7 +71,7 @@ class SolverService:
             return 0
         if self._process.poll() is None:
             self._process.send_signal(how)
-        return self._process.wait(30)
+        return self._process.wait(START_TIMEOUT_S)
 
     def _is_ready(self) -> bool:
         try:

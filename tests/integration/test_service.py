@@ -16,7 +16,7 @@ from remat_solver.files import dump_json
 from remat_solver.options import Progress, matching_ops
 from remat_solver.plan import Plan
 from tests.integration.solver_service import SolverService
-from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
+from tests.integration.training_graphs import ENDLESS, QUICK_OPS, tangle, uneven_chain
 
 
 def figures(plan: Plan) -> tuple[object, ...]:
@@ -25,7 +25,7 @@ def figures(plan: Plan) -> tuple[object, ...]:
 
 
 def test_the_service_gives_the_plan_of_a_local_solve(client: Client) -> None:
-    graph = uneven_chain(QUICK_OPS)
+    graph = uneven_chain(QUICK_OPS, seed=13)
     seen: list[Progress] = []
     plan = client.solve(graph, budget_fraction=0.6, gap=0.0, on_progress=seen.append)
     assert figures(plan) == figures(remat.solve(graph, budget_fraction=0.6, gap=0.0))
@@ -60,12 +60,12 @@ def test_an_infeasible_budget_is_the_same_error_as_locally_and_is_remembered(
 
 
 def test_running_out_of_time_without_a_plan_is_its_own_error_and_is_not_remembered(client: Client) -> None:
-    graph = uneven_chain(SLOW_OPS, seed=3)
+    graph, question = tangle(3), {**ENDLESS, "time_limit_s": 0.001}
     for _ in range(2):
         with pytest.raises(NoPlanInTime) as failure:
-            client.solve(graph, budget_fraction=0.25, time_limit_s=0.001, gap=0.0)
+            client.solve(graph, **question)
         assert failure.value.time_limit_s == pytest.approx(0.001)
-    assert client.submit(graph, budget_fraction=0.25, time_limit_s=0.001, gap=0.0).source == "solve"
+    assert client.submit(graph, **question).source == "solve"
 
 
 def test_a_proven_plan_answers_the_budgets_that_it_implies(client: Client) -> None:
@@ -125,18 +125,18 @@ def test_a_plan_for_another_budget_is_refused() -> None:
 
 
 def test_stop_and_keep_best(client: Client) -> None:
-    graph = uneven_chain(SLOW_OPS)
+    graph = tangle()
     found = threading.Event()
 
     def on_progress(progress: Progress) -> None:
         if progress.incumbent_ns is not None:
             found.set()
 
-    plan = client.solve(graph, budget_fraction=0.3, gap=0.0, on_progress=on_progress, should_stop=found.is_set)
+    plan = client.solve(graph, **ENDLESS, on_progress=on_progress, should_stop=found.is_set)
     assert found.is_set()
     assert plan.provenance.stopped_by == "caller"
     assert plan.peak_bytes <= plan.budget_bytes
-    again = client.submit(graph, budget_fraction=0.3, gap=0.0)
+    again = client.submit(graph, **ENDLESS)
     assert again.source == "solve"  # a plan cut short answers its caller alone
     assert client.cancel(again.id, keep="discard").state == "cancelled"
 

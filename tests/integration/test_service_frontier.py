@@ -11,7 +11,7 @@ from remat.client import Client
 from remat_solver.files import dump_json
 from remat_solver.plan import Plan
 from tests.integration.solver_service import SolverService
-from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
+from tests.integration.training_graphs import QUICK_OPS, tangle, uneven_chain
 
 
 def test_a_frontier_is_that_of_a_local_sweep(client: Client) -> None:
@@ -42,10 +42,10 @@ def test_a_frontier_is_swept_once_and_its_points_answer_solves(client: Client, s
 def test_a_stopped_frontier_keeps_its_points(client: Client) -> None:
     found: list[Plan] = []
     plans = client.frontier(
-        uneven_chain(SLOW_OPS, seed=42),
+        tangle(42),
         30,
         gap=0.0,
-        time_limit_s=24.0,
+        time_limit_s=40.0,
         on_point=found.append,
         should_stop=lambda: bool(found),
     )

@@ -13,7 +13,7 @@ from remat_solver.errors import JobCancelled
 from remat_solver.files import dump_json
 from remat_solver.plan import Plan
 from tests.integration.solver_service import SolverService
-from tests.integration.training_graphs import QUICK_OPS, SLOW_OPS, uneven_chain
+from tests.integration.training_graphs import ENDLESS, QUICK_OPS, tangle, uneven_chain
 
 RANKS = 120
 
@@ -37,13 +37,15 @@ def test_identical_requests_at_once_are_solved_once(service: SolverService) -> N
 
 
 def test_one_askers_cancel_leaves_the_solve_to_the_others(service: SolverService, client: Client) -> None:
-    graph = uneven_chain(SLOW_OPS)
-    question = {"budget_fraction": 0.3, "gap": 0.0, "time_limit_s": 4.0}
-    first, second = client.submit(graph, **question), client.submit(graph, **question)
+    graph = tangle()
+    first, second = client.submit(graph, **ENDLESS), client.submit(graph, **ENDLESS)
     assert (first.source, second.source) == ("solve", "joined")
     cancelled = client.cancel(first.id, keep="discard")
     assert cancelled.state == "cancelled"
     assert isinstance(cancelled.error, JobCancelled)
+    while (progress := client.get(second.id, wait_s=1).progress) is None or progress.incumbent_ns is None:
+        pass
+    client.cancel(second.id, keep="best")
     while not (ended := client.get(second.id, wait_s=20)).is_over:
         pass
     assert ended.state == "done"
@@ -52,9 +54,8 @@ def test_one_askers_cancel_leaves_the_solve_to_the_others(service: SolverService
 
 
 def test_the_solve_ends_with_its_last_asker(client: Client) -> None:
-    graph = uneven_chain(SLOW_OPS, seed=1)
-    question = {"budget_fraction": 0.3, "gap": 0.0, "time_limit_s": 300.0}
-    first, second = client.submit(graph, **question), client.submit(graph, **question)
+    graph = tangle(1)
+    first, second = client.submit(graph, **ENDLESS), client.submit(graph, **ENDLESS)
     client.cancel(first.id, keep="discard")
     client.cancel(second.id, keep="discard")
     after = client.submit(uneven_chain(QUICK_OPS), budget_fraction=0.6)
@@ -64,7 +65,7 @@ def test_the_solve_ends_with_its_last_asker(client: Client) -> None:
 
 
 def test_queued_solves_know_their_place_and_priority_goes_first(service: SolverService, client: Client) -> None:
-    blocker = client.submit(uneven_chain(SLOW_OPS, seed=2), budget_fraction=0.3, gap=0.0, time_limit_s=300.0)
+    blocker = client.submit(tangle(2), **ENDLESS)
     while client.get(blocker.id).state != "running":
         pass
     waiting = [client.submit(uneven_chain(QUICK_OPS, seed=seed), budget_fraction=0.6) for seed in (11, 12)]
