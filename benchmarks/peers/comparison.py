@@ -1,0 +1,233 @@
+"""One network, every contender, at every target: the rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from rich.console import Console
+
+from benchmarks.peers import contenders
+from benchmarks.peers.contenders import Contender
+from benchmarks.peers.measuring import (
+    Ratio,
+    Training,
+    are_equal,
+    largest_difference,
+    peak_bytes,
+    ratio,
+    time_interleaved,
+    train,
+)
+from benchmarks.peers.networks import NETWORKS, Network
+from remat.torch import Step, capture
+from remat.torch.heap import keep_freed_memory
+from remat.torch.measure import measure
+from remat_solver.errors import InfeasibleBudget, NoPlanInTime
+from remat_solver.graph import Graph
+from remat_solver.solve import solve
+
+Announce = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One contender on one network.
+
+    Peaks are bytes of forward and backward above weights, optimizer state and batch. Ratios are to the plain run of
+    the same round; None where the contender was not timed, because another setting of its family has both a lower
+    peak and less to recompute. `largest_difference` is that of any gradient, as a share of its largest entry.
+    """
+
+    network: str
+    family: str
+    setting: str
+    peak_bytes: int
+    peak_share: float
+    budget_bytes: int | None
+    predicted_peak_bytes: int | None
+    predicted_overhead: float | None
+    loss_and_gradients_identical: bool
+    buffers_identical: bool
+    largest_difference: float
+    wall: Ratio | None
+    cpu: Ratio | None
+
+    @property
+    def name(self) -> str:
+        """For people and as a key."""
+        return f"{self.family} {self.setting}".strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All rows of one network, and what we could not plan, with the reason (by setting)."""
+
+    network: str
+    ops: int
+    plain_peak_bytes: int
+    targets: tuple[float, ...]
+    rounds: int
+    started: str
+    rows: tuple[Row, ...]
+    unplanned: dict[str, str]
+
+
+@dataclass(kw_only=True)
+class _Bench:
+    """The contenders of one network as they come in, with what was seen of each."""
+
+    network: str
+    reference: Training
+    plain_peak: int
+    entered: list[Contender]
+    trained: dict[str, Training]
+    peaks: dict[str, int]
+
+    def enter(self, contender: Contender) -> None:
+        """Trains it and takes its peak (which also compiles it)."""
+        self.trained[contender.name] = train(contender)
+        self.peaks[contender.name] = peak_bytes(contender)
+        self.entered.append(contender)
+
+    def has_right_gradients(self, contender: Contender) -> bool:
+        """Whether losses and gradients equal the plain ones."""
+        mine = self.trained[contender.name]
+        return are_equal(mine.losses, self.reference.losses) and are_equal(mine.gradients, self.reference.gradients)
+
+
+def compare_named(name: str, targets: tuple[float, ...], rounds: int, time_limit_s: float) -> Comparison:
+    """`compare` for a process of its own; says on stderr what it is doing."""
+    console = Console(stderr=True, highlight=False)
+    return compare(name, NETWORKS[name], targets, rounds, time_limit_s, lambda text: console.print(f"{name}: {text}"))
+
+
+def compare(
+    name: str, network: Network, targets: tuple[float, ...], rounds: int, time_limit_s: float, announce: Announce
+) -> Comparison:
+    """Everything about one network. Targets are shares of the plain run's measured peak.
+
+    We are planned for every target, and for the peak of every contender with right gradients, so that each is met on
+    its own ground. Times are taken on one thread; freed memory is kept in the process, for all alike.
+    """
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    started = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    step = network.make_step()
+    announce("measuring ops")
+    graph = measure(capture(step), cache=None)
+    bench = _with_peers(name, step, network, announce)
+    unplanned = _enter_plans(bench, step, graph, targets, time_limit_s, announce)
+    timed = [contender for contender in bench.entered if _is_worth_timing(bench, contender)]
+    announce(f"timing {len(timed)} contenders")
+    times = time_interleaved(timed, rounds)
+    base = times[contenders.PLAIN]
+    rows = []
+    for contender in bench.entered:
+        own = times.get(contender.name)
+        rows.append(
+            _row(
+                bench,
+                contender,
+                ratio(own.wall_s, base.wall_s) if own else None,
+                ratio(own.cpu_s, base.cpu_s) if own else None,
+            )
+        )
+    return Comparison(
+        network=name,
+        ops=len(graph),
+        plain_peak_bytes=bench.plain_peak,
+        targets=targets,
+        rounds=rounds,
+        started=started,
+        rows=tuple(rows),
+        unplanned=unplanned,
+    )
+
+
+def _with_peers(name: str, step: Step, network: Network, announce: Announce) -> _Bench:
+    announce("the plain run")
+    plain = contenders.plain(step)
+    reference = train(plain)
+    bench = _Bench(
+        network=name,
+        reference=reference,
+        plain_peak=peak_bytes(plain),
+        entered=[plain],
+        trained={plain.name: reference},
+        peaks={},
+    )
+    bench.peaks[plain.name] = bench.plain_peak
+    peers: Iterable[Contender] = (
+        contenders.traced(step),
+        *contenders.checkpointed(step, network),
+        *contenders.selective(step, network),
+        *contenders.memory_budgets(step),
+    )
+    for peer in peers:
+        announce(peer.name)
+        bench.enter(peer)
+    return bench
+
+
+def _enter_plans(
+    bench: _Bench, step: Step, graph: Graph, targets: tuple[float, ...], time_limit_s: float, announce: Announce
+) -> dict[str, str]:
+    """Plans for every target and every peer's peak; equal schedules run once. Returns what found no plan, and why."""
+    wanted = {f"at {target:.0%}": int(target * bench.plain_peak) for target in targets}
+    peers = [peer for peer in bench.entered if peer.family not in (contenders.PLAIN, contenders.TRACED)]
+    wanted |= {f"against {p.name}": bench.peaks[p.name] for p in peers if _is_worth_meeting(bench, p)}
+    unplanned = {}
+    known: dict[tuple[int, ...], str] = {}
+    for setting, above_start in {"store-all": None, **wanted}.items():
+        announce(f"planning {setting}")
+        budget = {"budget_fraction": 1.0} if above_start is None else {"budget_bytes": graph.fixed_bytes + above_start}
+        try:
+            plan = solve(graph, **budget, time_limit_s=time_limit_s)
+        except (InfeasibleBudget, NoPlanInTime) as error:
+            unplanned[setting] = str(error)
+            continue
+        if plan.schedule in known:
+            continue
+        known[plan.schedule] = setting
+        bench.enter(contenders.exact(step, graph, plan, setting))
+    return unplanned
+
+
+def _is_worth_meeting(bench: _Bench, peer: Contender) -> bool:
+    below_plain = bench.peaks[peer.name] < bench.plain_peak
+    return below_plain and bench.has_right_gradients(peer) and _is_worth_timing(bench, peer)
+
+
+def _is_worth_timing(bench: _Bench, contender: Contender) -> bool:
+    """Not a memory budget whose peak a larger budget reaches too: that one recomputes less."""
+    if contender.family != contenders.MEMORY_BUDGET:
+        return True
+    peak = bench.peaks[contender.name]
+    return all(
+        bench.peaks[other.name] > peak or not bench.has_right_gradients(other)
+        for other in bench.entered
+        if other.family == contenders.MEMORY_BUDGET and float(other.setting) > float(contender.setting)
+    )
+
+
+def _row(bench: _Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | None) -> Row:
+    mine, plan = bench.trained[contender.name], contender.plan
+    peak = bench.peaks[contender.name]
+    return Row(
+        network=bench.network,
+        family=contender.family,
+        setting=contender.setting,
+        peak_bytes=peak,
+        peak_share=peak / bench.plain_peak,
+        budget_bytes=None if plan is None else plan.budget_bytes - contender.fixed_bytes,
+        predicted_peak_bytes=None if plan is None else plan.peak_bytes - contender.fixed_bytes,
+        predicted_overhead=None if plan is None else plan.overhead,
+        loss_and_gradients_identical=bench.has_right_gradients(contender),
+        buffers_identical=are_equal(mine.buffers, bench.reference.buffers),
+        largest_difference=largest_difference(mine.gradients, bench.reference.gradients),
+        wall=wall,
+        cpu=cpu,
+    )

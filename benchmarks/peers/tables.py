@@ -1,0 +1,155 @@
+"""The rows for people: who reaches which peak at what cost, and each peer met at its own peak."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.peers import contenders
+from benchmarks.peers.comparison import Comparison, Row
+from benchmarks.peers.measuring import Ratio
+
+NOISE = 0.02
+"""Differences of time below it are none."""
+
+OURS = (contenders.EXACT,)
+PEERS = (contenders.CHECKPOINT, contenders.SELECTIVE, contenders.MEMORY_BUDGET)
+
+
+def fastest_within(comparison: Comparison, family: str, share: float) -> Row | None:
+    """The family's fastest setting with right gradients whose measured peak is at most `share` of the plain one."""
+    limit = int(share * comparison.plain_peak_bytes)
+    fitting = [row for row in _competing(comparison, family) if row.peak_bytes <= limit]
+    return min(fitting, key=_cpu, default=None)
+
+
+def by_target(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """A line for each network and target: the fastest setting of every family that fits."""
+    lines = []
+    for comparison in comparisons:
+        for target in comparison.targets:
+            cells = [_ratio_cell(fastest_within(comparison, family, target)) for family in (*PEERS, *OURS)]
+            limit = f"{target:.0%} ({_megabytes(int(target * comparison.plain_peak_bytes))})"
+            lines.append([comparison.network, limit, *cells])
+    return lines
+
+
+def by_peer(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """A line for each peer's setting with right gradients, and the fastest of our plans within its measured peak."""
+    lines = []
+    for comparison in comparisons:
+        for family in PEERS:
+            for peer in _competing(comparison, family):
+                ours = fastest_within(comparison, contenders.EXACT, peer.peak_share)
+                lines.append(
+                    [
+                        comparison.network,
+                        peer.name,
+                        f"{_megabytes(peer.peak_bytes)} ({peer.peak_share:.0%})",
+                        _both(peer),
+                        "none" if ours is None else _both(ours),
+                        "" if ours is None else f"{100 * (_cpu(ours) - _cpu(peer)):+.1f}",
+                        "yes" if peer.buffers_identical else "all but buffers",
+                    ]
+                )
+    return lines
+
+
+def all_rows(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """Every contender that was timed."""
+    lines = []
+    for comparison in comparisons:
+        for row in comparison.rows:
+            if row.cpu is None or row.wall is None:
+                continue
+            predicted = "" if row.predicted_peak_bytes is None else _megabytes(row.predicted_peak_bytes, decimals=3)
+            lines.append(
+                [
+                    comparison.network,
+                    row.name,
+                    _megabytes(row.peak_bytes, decimals=3),
+                    predicted,
+                    _interval(row.cpu),
+                    _interval(row.wall),
+                    _identical(row),
+                ]
+            )
+    return lines
+
+
+def broken_claims(comparisons: Sequence[Comparison]) -> list[str]:
+    """Where we were slower than a peer with right gradients at its peak, lost a bit, or exceeded a peak."""
+    broken = []
+    for comparison in comparisons:
+        ours = [row for row in comparison.rows if row.family in OURS]
+        broken += [
+            f"{comparison.network}, {row.name}: not identical"
+            for row in ours
+            if not (row.loss_and_gradients_identical and row.buffers_identical)
+        ]
+        broken += [
+            f"{comparison.network}, {row.name}: measured peak {row.peak_bytes} above its budget {row.budget_bytes}"
+            for row in ours
+            if row.budget_bytes is not None and row.peak_bytes > row.budget_bytes
+        ]
+        for peer in (row for family in PEERS for row in _competing(comparison, family)):
+            best = fastest_within(comparison, contenders.EXACT, peer.peak_share)
+            if best is None:
+                broken.append(f"{comparison.network}: {peer.name} reaches a peak for which we have no plan")
+            elif _cpu(best) > _cpu(peer) + NOISE:
+                broken.append(f"{comparison.network}: {peer.name} is faster at its peak")
+    return broken
+
+
+TARGET_HEAD = ("network", "peak at most", *PEERS, *OURS)
+PEER_HEAD = (
+    "network",
+    "peer",
+    "its peak",
+    "its time, CPU (wall)",
+    "ours within that peak",
+    "ours less its, points",
+    "peer bit-identical",
+)
+ROW_HEAD = ("network", "contender", "peak", "predicted", "CPU / plain", "wall / plain", "bit-identical")
+
+
+def as_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table to commit."""
+    rows = [head, ["---"] * len(head), *lines]
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def _competing(comparison: Comparison, family: str) -> list[Row]:
+    """The family's timed rows with right gradients, whatever they do to buffers."""
+    return [row for row in comparison.rows if row.family == family and row.cpu and row.loss_and_gradients_identical]
+
+
+def _cpu(row: Row) -> float:
+    assert row.cpu is not None
+    return row.cpu.median
+
+
+def _ratio_cell(row: Row | None) -> str:
+    if row is None:
+        return "does not reach it"
+    setting = "" if row.family in OURS else f", {row.setting}"
+    return f"{_both(row)} at {row.peak_share:.0%}{setting}"
+
+
+def _both(row: Row) -> str:
+    assert row.wall is not None
+    return f"{_cpu(row):.3f} ({row.wall.median:.3f})"
+
+
+def _interval(ratio: Ratio) -> str:
+    return f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def _identical(row: Row) -> str:
+    if row.loss_and_gradients_identical:
+        return "yes" if row.buffers_identical else "all but buffers"
+    return f"NO, gradients off by {row.largest_difference:.1e}"
+
+
+def _megabytes(amount: int, decimals: int = 1) -> str:
+    return f"{amount / 1e6:.{decimals}f} MB"
