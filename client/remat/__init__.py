@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from remat.client import Client as Client
+    from remat.fit import fits as fits
+    from remat.fit import largest_batch as largest_batch
     from remat.torch import Backend as Backend
     from remat.torch import Step as Step
     from remat.torch import apply as apply
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from remat.torch import remove as remove
     from remat.torch import report as report
     from remat.torch import verify as verify
+    from remat.trade_off import frontier as frontier
     from remat_solver.errors import RematError as RematError
     from remat_solver.files import load as load
     from remat_solver.files import save as save
@@ -31,7 +34,6 @@ if TYPE_CHECKING:
     from remat_solver.options import SolveOptions as SolveOptions
     from remat_solver.plan import Plan as Plan
     from remat_solver.simulate import simulate as simulate
-    from remat_solver.solve import frontier as frontier
     from remat_solver.solve import minimum_budget as minimum_budget
     from remat_solver.solve import solve as solve
 
@@ -45,10 +47,12 @@ _HOMES = {
     "SolveOptions": "remat_solver.options",
     "Plan": "remat_solver.plan",
     "simulate": "remat_solver.simulate",
-    "frontier": "remat_solver.solve",
     "minimum_budget": "remat_solver.solve",
     "solve": "remat_solver.solve",
     "Client": "remat.client",
+    "fits": "remat.fit",
+    "largest_batch": "remat.fit",
+    "frontier": "remat.trade_off",
     "Backend": "remat.torch",
     "Step": "remat.torch",
     "apply": "remat.torch",

@@ -34,8 +34,9 @@ class SolveOptions:
     share of the store-all peak. Either asks for the least time. `max_overhead` (0.1 is 10% more time
     than store-all) asks for the least peak.
     `gap`: stop once (time - bound) / store-all time is at most this. `time_limit_s`: stop then.
-    `keep` and `recompute` are shell-style patterns of op names: ops that must never be recomputed,
-    and ops whose values must not live across the forward-backward boundary.
+    `keep` and `recompute` are shell-style patterns of op names, or of the modules that the names start with
+    ("blocks.3" is every op below it): ops that must never be recomputed, and ops whose values must not live across
+    the forward-backward boundary.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -90,18 +91,25 @@ class Progress:
 
 
 def matching_ops(graph: Graph, patterns: tuple[str, ...]) -> frozenset[int]:
-    """The ops whose names match any of the shell-style patterns; a pattern that matches none is an error."""
+    """The ops whose names, or whose modules' paths, match any of the shell-style patterns.
+
+    A pattern that matches none is an error.
+    """
     found: set[int] = set()
     for pattern in patterns:
-        ops = {index for index, op in enumerate(graph.ops) if fnmatch.fnmatchcase(op.name, pattern)}
+        ops = {index for index, op in enumerate(graph.ops) if _matches(op.name, pattern)}
         if not ops:
             raise InvalidRequest(
                 f"no op's name matches {pattern!r}.",
-                hint=f"Names look like {graph.ops[0].name!r}; `*` and `?` are wildcards.",
+                hint=f"Names look like {graph.ops[0].name!r}; a module's path will do, and `*` and `?` are wildcards.",
                 field="pins",
             )
         found |= ops
     return frozenset(found)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern}.*")
 
 
 def plan_key(graph: Graph, options: SolveOptions, *, store_all_peak_bytes: int) -> str:

@@ -24,7 +24,8 @@ class PinnedGraph:
 def apply_pins(graph: Graph, *, keep: tuple[str, ...], recompute: tuple[str, ...]) -> PinnedGraph:
     """Op names to pins. Ops, values and their numbers stay as they are, so that schedules need no way back.
 
-    Raises `InvalidRequest` for a pattern that matches nothing or pins that contradict each other, and
+    A `recompute` pattern passes over the ops that may not be recomputed (running statistics, say), unless it names
+    one. Raises `InvalidRequest` for a pattern that matches nothing or pins that contradict each other, and
     `StrategyNotApplicable` for `recompute` pins on a graph without phases.
     """
     kept = matching_ops(graph, keep)
@@ -34,7 +35,7 @@ def apply_pins(graph: Graph, *, keep: tuple[str, ...], recompute: tuple[str, ...
     if both:
         raise InvalidRequest(f"op {graph.ops[min(both)].name!r} is pinned both as keep and as recompute.", field="keep")
     if boundary is not None:
-        absent = _crossing(graph, absent, boundary)
+        absent = _crossing(graph, absent, boundary, named=frozenset(recompute))
     if kept:
         ops = tuple(
             dataclasses.replace(op, recomputable=False) if index in kept else op for index, op in enumerate(graph.ops)
@@ -81,18 +82,19 @@ def _boundary(graph: Graph) -> int:
     )
 
 
-def _crossing(graph: Graph, ops: frozenset[int], boundary: int) -> frozenset[int]:
+def _crossing(graph: Graph, ops: frozenset[int], boundary: int, *, named: frozenset[str]) -> frozenset[int]:
     """The pinned ops before the boundary with a value that some op behind it reads."""
     found = set()
-    for op in ops:
+    for index in ops:
+        op = graph.ops[index]
         crosses = any(
             graph.readers[value] and graph.readers[value][-1] >= boundary and not graph.is_output[value]
-            for value in graph.written_by(op)
+            for value in graph.written_by(index)
         )
-        if op < boundary and crosses:
-            if not graph.ops[op].recomputable:
-                raise InvalidRequest(
-                    f"op {graph.ops[op].name!r} is pinned as recompute but may not be recomputed.", field="recompute"
-                )
-            found.add(op)
+        if index >= boundary or not crosses:
+            continue
+        if op.recomputable:
+            found.add(index)
+        elif op.name in named:
+            raise InvalidRequest(f"op {op.name!r} is pinned as recompute but may not be recomputed.", field="recompute")
     return frozenset(found)

@@ -126,6 +126,15 @@ def test_solve_then_report_then_frontier(folder: Path, remat: Run) -> None:
     assert [point["overhead"] for point in points] == sorted((p["overhead"] for p in points), reverse=True)
 
 
+def test_a_report_in_money(folder: Path, remat: Run) -> None:
+    remat("solve", "graph.json.zst", "--budget", "60%", "-o", "plan.json")
+    printed, _ = remat("report", "graph.json.zst", "plan.json", "--gpu-hour", "2.5", "--steps", "1000000")
+    plan = load(Plan, folder / "plan.json")
+    assert f"{2.5 / (1 + plan.overhead):.3g} an hour" in printed
+    assert "1,000,000 steps" in printed
+    assert "makes no sense" in complaint(remat, "report", "graph.json.zst", "plan.json", "--gpu-hour", "-1")
+
+
 def test_least_memory_within_an_allowance(folder: Path, remat: Run) -> None:
     remat("solve", "graph.json.zst", "--max-overhead", "20%", "-o", "plan.json.zst")
     plan = load(Plan, folder / "plan.json.zst")

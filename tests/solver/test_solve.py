@@ -1,5 +1,7 @@
 """The entry points: options, errors, progress, cancellation, pins, frontier, least budget, least memory."""
 
+from dataclasses import replace
+
 import pytest
 
 from remat_solver.bounds import working_set_bound
@@ -11,7 +13,7 @@ from remat_solver.errors import (
     StrategyNotApplicable,
 )
 from remat_solver.graph import Graph
-from remat_solver.options import Progress, SolveOptions
+from remat_solver.options import Progress, SolveOptions, matching_ops
 from remat_solver.plan import confirm_plan
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.solve import frontier, minimum_budget, solve
@@ -183,3 +185,10 @@ def test_least_memory_within_an_allowance_of_time():
     assert plan.status == "optimal"
     with pytest.raises(StrategyNotApplicable):
         solve(GRAPH, max_overhead=0.1, strategy="store_all")
+
+
+def test_a_pin_names_a_module_by_the_path_that_its_ops_start_with():
+    graph = replace(GRAPH, ops=tuple(replace(op, name=f"blocks.{i}.{op.name}") for i, op in enumerate(GRAPH.ops)))
+    assert matching_ops(graph, ("blocks.1",)) == {1}
+    assert matching_ops(graph, ("blocks.1?",)) == set(range(10, len(graph)))
+    assert matching_ops(graph, ("blocks",)) == set(range(len(graph)))

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from remat.cli.console import out, plan_table, watch_solve
 from remat.client import Client
 from remat.page import PlannedModel, render_page
+from remat.trade_off import frontier_page, price
 from remat_solver.bounds import working_set_bound
 from remat_solver.budget import format_bytes, parse_budget
 from remat_solver.errors import InvalidRequest
@@ -35,6 +37,8 @@ TimeLimit = Annotated[float, typer.Option(help="Seconds after which the best pla
 Gap = Annotated[float, typer.Option(help="Stop once the plan is proven within this share of the store-all time.")]
 Threads = Annotated[int, typer.Option(help="Engine threads.")]
 Html = Annotated[Path | None, typer.Option(help="Also write a page with charts to this file.")]
+
+PRICED_POINTS = 8
 
 
 def solve(
@@ -118,18 +122,23 @@ def frontier(
         write_whole(json_file, json.dumps({"points": points_list}, indent=1).encode())
         out.print(f"points written to {json_file}")
     if html:
-        title = graph.name or graph_file.name
-        _write_page(html, [PlannedModel(title=title, graph=graph, plans=(plans[0],), frontier=tuple(plans))])
+        write_whole(html, frontier_page(graph, plans, title=graph.name or graph_file.name).encode())
+        out.print(f"page written to {html}")
 
 
 def report(
     graph_file: GraphFile,
     plan_file: Annotated[Path, typer.Argument(help="A plan file made for that graph.")],
     html: Html = None,
+    gpu_hour: Annotated[
+        float | None, typer.Option(help="The price of this GPU for an hour: also print what memory costs in money.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="How many training steps to price.")] = 1000,
+    time_limit: Annotated[float, typer.Option(help="Seconds for the plans that are priced.")] = 20.0,
 ) -> None:
     """Check a plan against its graph and show what it keeps, recomputes and costs.
 
-    Example: remat report gpt.json.zst plan.json --html plan.html
+    Example: remat report gpt.json.zst plan.json --html plan.html --gpu-hour 2.5
     """
     graph = load(Graph, graph_file)
     plan = load(Plan, plan_file)
@@ -138,8 +147,41 @@ def report(
     peak_op = graph.ops[plan.schedule[replay.peak_step]].name
     out.print(f"The referee confirms it: peak {format_bytes(replay.peak_bytes)}, reached while {peak_op} runs.")
     out.print(f"No budget below {format_bytes(working_set_bound(graph))} can have a plan (working-set bound).")
+    if gpu_hour is not None:
+        _print_prices(graph, plan, gpu_hour, steps, time_limit)
     if html:
         _write_page(html, [PlannedModel(title=graph.name or graph_file.name, graph=graph, plans=(plan,))])
+
+
+def _print_prices(graph: Graph, plan: Plan, gpu_hour: float, steps: int, time_limit_s: float) -> None:
+    """Less memory means longer steps; and a smaller GPU pays off only below a certain price."""
+    with watch_solve(graph.total_time_ns, "pricing other budgets") as watch:
+        others = solve_frontier(
+            graph,
+            points=PRICED_POINTS,
+            time_limit_s=time_limit_s,
+            gap=1e-2,
+            on_progress=watch.on_progress,
+            should_stop=watch.should_stop,
+        )
+    labelled = sorted([("this plan", plan), *(("", other) for other in others)], key=lambda pair: -pair[1].peak_bytes)
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("")
+    for head in ("memory", "step", "overhead", f"{steps:,} steps", "a GPU that small pays off below"):
+        table.add_column(head, justify="right")
+    for (label, _), priced in zip(
+        labelled, price([other for _, other in labelled], gpu_hour=gpu_hour, steps=steps), strict=True
+    ):
+        table.add_row(
+            label,
+            format_bytes(priced.peak_bytes),
+            f"{priced.time_ns / 1e6:,.1f} ms",
+            f"{priced.overhead:.1%}",
+            f"{priced.cost:,.4g}",
+            f"{priced.break_even_per_hour:,.3g} an hour",
+        )
+    out.print(f"\nForward and backward at {gpu_hour:g} an hour, times as on {graph.device or 'the measured device'}:")
+    out.print(table)
 
 
 def _target(budget: str | None, max_overhead: str | None) -> SolveOptions:

@@ -30,7 +30,8 @@ class Backend:
     endpoint: the URL of a solver service; without it the plan is made in this process.
     optimizer: whose state counts as memory; estimated before its first step.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
-    solve_fields: further fields of `SolveOptions`, such as `time_limit_s` or `strategy`.
+    solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
+        or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
     Use it with `dynamic=False`: each input shape has its own plan.
     """

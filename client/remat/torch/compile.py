@@ -86,7 +86,8 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
     verify: whether to run the first step both ways and compare, bit for bit (see `remat.verify`).
-    solve_fields: further fields of `SolveOptions`, such as `time_limit_s` or `strategy`.
+    solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
+        or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
     Raises `InvalidRequest` at once; the first call may raise `GraphBreak`, `InfeasibleBudget`, `NoPlanInTime`,
     `PlanMismatch` or `VerificationFailed`, and then leaves the model as it was.

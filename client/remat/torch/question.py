@@ -17,7 +17,13 @@ OnProgress = Callable[[Progress], None]
 
 
 def solve_options(budget: str | int | None, max_overhead: str | float | None, **fields: Any) -> SolveOptions:
-    """The question in the planner's terms; raises `InvalidRequest` when it makes no sense."""
+    """The question in the planner's terms; raises `InvalidRequest` when it makes no sense.
+
+    Pins (`keep`, `recompute`) may be one pattern or several.
+    """
+    for pins in ("keep", "recompute"):
+        if pins in fields:
+            fields[pins] = (fields[pins],) if isinstance(fields[pins], str) else tuple(fields[pins])
     if (budget is None) == (max_overhead is None):
         raise InvalidRequest(
             "give either a budget or max_overhead (or a plan made before).",

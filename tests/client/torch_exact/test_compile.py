@@ -18,6 +18,7 @@ from remat.torch import random_state
 from remat.torch.backend import Backend
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.peak import measure_peak
+from remat.torch.report import saved_values
 from remat_solver.errors import (
     ApplyError,
     GraphBreak,
@@ -337,3 +338,24 @@ def test_symbolic_shapes_are_refused_with_a_way_out() -> None:
     compiled = torch.compile(Mlp(), backend=Backend("100%"), dynamic=True)
     with pytest.raises(Exception, match="dynamic=False"):
         compiled(rows(7))
+
+
+def test_modules_are_pinned_by_their_paths() -> None:
+    """The first layer runs once, and nothing of the last is kept for the backward."""
+    model = remat.compile(seeded_model(DROPOUT), budget="100%", keep="layers.0", recompute=["layers.3"])
+    assert differences(train(DROPOUT, seeded_model(DROPOUT)), train(DROPOUT, model)) == []
+    (record,) = remat.torch.planned_graphs(model)
+    names = [op.name for op in record.graph.ops]
+    runs = record.plan.run_counts
+    assert all(runs[index] == 1 for index, name in enumerate(names) if name.startswith("layers.0."))
+    saved = {value.name for value in saved_values(record.graph, record.plan.schedule)}
+    assert saved
+    assert not any(name.startswith("layers.3.") for name in saved)
+
+
+def test_a_recompute_pin_passes_over_what_may_not_be_recomputed() -> None:
+    """A BatchNorm's running statistics are read by the backward and written once; its output can be made again."""
+    model = remat.compile(seeded_model(BATCH_NORM), budget="150%", recompute="norm")
+    assert differences(train(BATCH_NORM, seeded_model(BATCH_NORM)), train(BATCH_NORM, model)) == []
+    (record,) = remat.torch.planned_graphs(model)
+    assert record.plan.recompute_count > 0
