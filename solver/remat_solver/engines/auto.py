@@ -11,7 +11,7 @@ import importlib.util
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram, Outcome, StopRequest
 from remat_solver.engines.cbc import Cbc
@@ -93,7 +93,7 @@ class _Race:
         return self._join(time.monotonic() - start)
 
     def _enter(self, engine: Engine, threads: int) -> None:
-        limits = Limits(time_limit_s=self.limits.time_limit_s, absolute_gap=self.limits.absolute_gap, threads=threads)
+        limits = replace(self.limits, threads=threads)
         try:
             outcome = engine.solve(
                 self.program,
@@ -108,7 +108,7 @@ class _Race:
                 self.over.set()
             return
         self.outcomes.append(outcome)
-        if outcome.termination in ("optimal", "infeasible"):
+        if outcome.termination in ("optimal", "infeasible", "cutoff"):
             self.over.set()
 
     def _tell(self, objective: float, bound: float) -> None:
@@ -125,7 +125,7 @@ class _Race:
             if not isinstance(failure, EngineError) or not self.outcomes:
                 raise failure
         for outcome in self.outcomes:
-            if outcome.termination == "infeasible":
+            if outcome.termination in ("infeasible", "cutoff"):
                 return outcome
         bound = max(outcome.bound for outcome in self.outcomes)
         found = [(o.objective, o.x) for o in self.outcomes if o.objective is not None and o.x is not None]

@@ -6,13 +6,15 @@ column bounds. Units are already scaled by whoever builds it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-Termination = Literal["optimal", "feasible", "infeasible", "no_solution"]
-"""What an engine can say: proven within the gap; stopped with an incumbent; proven infeasible;
-stopped (limit or request) without an incumbent, which says nothing about feasibility."""
+Termination = Literal["optimal", "feasible", "infeasible", "cutoff", "no_solution"]
+"""What an engine can say: proven within the gap; stopped with an incumbent; proven infeasible; proven that
+nothing is better than the cutoff; stopped (limit or request) without an incumbent, which says nothing about
+feasibility."""
 
 
 @dataclass(kw_only=True)
@@ -62,11 +64,16 @@ class MixedIntegerProgram:
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """When to stop: wall seconds, absolute gap (objective units), and threads."""
+    """When to stop: wall seconds, absolute gap (objective units), and threads.
+
+    With a finite `cutoff` only solutions with a smaller objective are wanted. Where there is none the
+    outcome is "cutoff", never "infeasible", and no bound says more than the cutoff.
+    """
 
     time_limit_s: float
     absolute_gap: float = 0.0
     threads: int = 1
+    cutoff: float = math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

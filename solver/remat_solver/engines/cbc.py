@@ -90,7 +90,7 @@ class Cbc:
             model = _write_model(program, folder)
             command = [str(cbc), str(model.model_path), *_start_arguments(model, folder, warm_start)]
             left_s = max(limits.time_limit_s - (time.monotonic() - start), 0.01)
-            command += [*self._arguments(limits, left_s), "-solution", str(folder / "solution.txt")]
+            command += [*self._arguments(limits, left_s, program.constant), "-solution", str(folder / "solution.txt")]
             ended = _run(command, self._supervision(left_s), read_line, should_stop)
             x = _read_solution(model, folder / "solution.txt", ended, log)
         in_time = ended.wall_s < left_s and not ended.stopped_by
@@ -100,8 +100,10 @@ class Cbc:
         overrun_s = min(max(1.0, self.overrun * left_s), 5.0)
         return Supervision(wall_limit_s=left_s + overrun_s, grace_s=self.grace_s, memory_bytes=self.memory_bytes)
 
-    def _arguments(self, limits: Limits, left_s: float) -> list[str]:
+    def _arguments(self, limits: Limits, left_s: float, constant: float) -> list[str]:
         arguments = ["-timeMode", "elapsed", "-sec", f"{left_s:.3f}"]
+        if limits.cutoff < math.inf:
+            arguments += ["-cutoff", repr(limits.cutoff - constant)]
         if limits.absolute_gap > 0:
             arguments += ["-allow", repr(limits.absolute_gap)]
         if limits.threads > 1:
@@ -162,10 +164,11 @@ def _outcome(
     wall_s: float,
 ) -> Outcome:
     """`in_time`: CBC can't have met its time limit. Near it CBC 2.10.3 has called feasible models infeasible."""
-    bound = log.bound + program.constant
+    worst = limits.cutoff - _CUTOFF_INCREMENT
+    bound = min(log.bound + program.constant, worst)
     if x is None:
         if log.proved_infeasible and in_time:
-            return Outcome(termination="infeasible", bound=math.inf, wall_s=wall_s)
+            return Outcome(termination="infeasible" if worst == math.inf else "cutoff", bound=worst, wall_s=wall_s)
         return Outcome(termination="no_solution", bound=bound, wall_s=wall_s)
     x, objective = accept_incumbent(program, x, engine="cbc")
     if log.proved_optimal and in_time:

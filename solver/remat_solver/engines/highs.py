@@ -10,10 +10,11 @@ import importlib
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from remat_solver.engines.base import Limits, MixedIntegerProgram, Outcome, StopRequest
+from remat_solver.engines.base import Limits, MixedIntegerProgram, Outcome, StopRequest, Termination
 from remat_solver.engines.incumbent import accept_incumbent
 from remat_solver.errors import EngineFailed, EngineMissing
 
@@ -55,11 +56,7 @@ class Highs:
         run = _Run(program, should_stop, on_incumbent)
         outcome = run.solve(limits, warm_start)
         if outcome is None:
-            rest = Limits(
-                time_limit_s=limits.time_limit_s - (time.monotonic() - start),
-                absolute_gap=limits.absolute_gap,
-                threads=limits.threads,
-            )
+            rest = replace(limits, time_limit_s=limits.time_limit_s - (time.monotonic() - start))
             outcome = _Run(program, should_stop, on_incumbent).solve(rest, None)
         assert outcome is not None
         return outcome
@@ -78,6 +75,7 @@ class _Run:
         self._program = program
         self._should_stop = should_stop
         self._on_incumbent = on_incumbent
+        self._cutoff = math.inf
         self._seen = (math.inf, -math.inf)
         self._failure: BaseException | None = None
 
@@ -86,6 +84,7 @@ class _Run:
         start = time.monotonic()
         if limits.time_limit_s <= 0:
             return Outcome(termination="no_solution", bound=-math.inf)
+        self._cutoff = limits.cutoff
         highs = self._prepare(limits)
         if warm_start is not None:
             solution = self._highspy.HighsSolution()
@@ -105,6 +104,8 @@ class _Run:
             "threads": 1,
             "parallel": "off",
         }
+        if limits.cutoff < math.inf:
+            options["objective_bound"] = limits.cutoff - self._program.constant
         if (self._highspy.HIGHS_VERSION_MAJOR, self._highspy.HIGHS_VERSION_MINOR) >= (1, 16):
             options["presolve_rule_off"] = _ENUMERATION_RULE
         for option, value in options.items():
@@ -122,7 +123,7 @@ class _Run:
         try:
             constant = self._program.constant
             incumbent = min(self._seen[0], event.data_out.mip_primal_bound + constant)
-            bound = max(self._seen[1], event.data_out.mip_dual_bound + constant - _TOLERANCE)
+            bound = max(self._seen[1], min(event.data_out.mip_dual_bound + constant, self._cutoff) - _TOLERANCE)
             if self._on_incumbent is not None and (incumbent, bound) != self._seen:
                 self._seen = incumbent, bound
                 self._on_incumbent(incumbent, bound)
@@ -145,13 +146,14 @@ class _Run:
         status = highs.getModelStatus()
         info = highs.getInfo()
         is_infeasible = status == statuses.kUnboundedOrInfeasible and self._is_bounded()
-        if status == statuses.kInfeasible or is_infeasible:
-            return Outcome(termination="infeasible", bound=math.inf, wall_s=wall_s)
+        if status in (statuses.kInfeasible, statuses.kObjectiveBound) or is_infeasible:
+            ending: Termination = "infeasible" if self._cutoff == math.inf else "cutoff"
+            return Outcome(termination=ending, bound=_lowered(self._cutoff), wall_s=wall_s)
         if status not in (statuses.kOptimal, statuses.kTimeLimit, statuses.kInterrupt, statuses.kHighsInterrupt):
             raise EngineFailed(f"HiGHS ended as {highs.modelStatusToString(status)!r}.", engine="highs")
         constant = self._program.constant
         bound = constant + self._dual_bound(info, is_optimal=status == statuses.kOptimal)
-        bound -= _TOLERANCE * max(1.0, abs(bound)) if math.isfinite(bound) else 0.0
+        bound = _lowered(min(bound, self._cutoff))
         if info.primal_solution_status != self._highspy.SolutionStatus.kSolutionStatusFeasible:
             return Outcome(termination="no_solution", bound=bound, wall_s=wall_s)
         try:
@@ -162,12 +164,18 @@ class _Run:
                 return None
             raise
         return Outcome(
-            termination="optimal" if status == statuses.kOptimal else "feasible",
+            termination=self._termination(objective, is_optimal=status == statuses.kOptimal),
             bound=min(bound, objective),
             objective=objective,
             x=x,
             wall_s=wall_s,
         )
+
+    def _termination(self, objective: float, *, is_optimal: bool) -> Termination:
+        """HiGHS may keep an incumbent that is no better than the cutoff, and call it optimal."""
+        if not is_optimal:
+            return "feasible"
+        return "optimal" if objective < self._cutoff else "cutoff"
 
     def _dual_bound(self, info: Any, *, is_optimal: bool) -> float:
         if any(self._program.integer):
@@ -188,6 +196,11 @@ class _Run:
                 hint="Try engine='cbc'.",
                 engine="highs",
             )
+
+
+def _lowered(bound: float) -> float:
+    """The bound less the engine's tolerance."""
+    return bound - _TOLERANCE * max(1.0, abs(bound)) if math.isfinite(bound) else bound
 
 
 @lru_cache(maxsize=1)

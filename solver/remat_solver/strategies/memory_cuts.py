@@ -33,6 +33,10 @@ _FIRST_PLAN_SHARE = 0.15
 """Of the time that is left, for coming nearer to a first schedule, after each round without one."""
 _ENGINE_GAP = 1e-8
 """No smaller gap can be closed: engines prove their bounds no more exactly than this."""
+_LOST_IN_BOUNDS = 3e-9
+"""Of the store-all time: what a proof gives up for tolerances on its way from the engine."""
+_ROUND_GAP = 0.25
+"""Of the open gap: how exactly a round's program is solved."""
 _PRESS_FAILURES = 12
 _QUICK_S = 0.5
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
@@ -159,6 +163,7 @@ class _Search:
 
     def do_round(self) -> bool:
         """One round of the relaxation, then as long for the incumbent. False if nothing is left to try."""
+        self.aim()
         found = self.relaxation.solve()
         self.offer(found)
         self.report("round")
@@ -174,6 +179,21 @@ class _Search:
         share_s = self.task.remaining_s() * _FIRST_PLAN_SHARE if self.best.schedule is None else 0.0
         is_better = self.improve(max(found.wall_s, share_s))
         return is_refined or is_better or not is_proven
+
+    def aim(self) -> None:
+        """Asks the next round for what would show that its slots are too few, and else for the proof.
+
+        Only a schedule that beats the incumbent by more than the gap says anything new, and it need not be the best.
+        """
+        gap_ns = self.gap_ns()
+        self.relaxation.absolute_gap_ns = gap_ns / 2
+        if self.best.schedule is not None:
+            self.relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
+            open_ns = self.best.time_ns - self.relaxation.bound_ns
+            self.relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
+
+    def gap_ns(self) -> float:
+        return max(self.task.options.gap, _ENGINE_GAP) * self.graph.total_time_ns
 
     def refine(self, found: Round) -> bool:
         """Adds missing slots; the first time, also those that mattered to other solves, if they are few."""
@@ -284,8 +304,7 @@ class _Search:
             return False
         if self.target_ns is not None and self.best.time_ns <= self.target_ns:
             return True
-        gap_ns = max(self.task.options.gap, _ENGINE_GAP) * self.graph.total_time_ns
-        return self.best.time_ns - self.relaxation.bound_ns <= gap_ns
+        return self.best.time_ns - self.relaxation.bound_ns <= self.gap_ns()
 
     def report(self, stage: str) -> None:
         self.task.report(

@@ -60,6 +60,8 @@ class Relaxation:
         self.is_hard = False
         self.strengthen_until_s = 0.0
         self.failures = 0
+        self.cutoff_ns = math.inf
+        self.absolute_gap_ns = task.options.gap / 2 * self.graph.total_time_ns
 
     @cached_property
     def engine(self) -> Engine:
@@ -79,10 +81,10 @@ class Relaxation:
         """
         start = time.monotonic()
         model = self._build(self.task.budget_bytes)
-        if self.is_hard and len(self.slots) > 1 and not model.contradiction:
+        if len(self.slots) > 1 and not model.contradiction:
             self.strengthen_until_s = start + _STRENGTHEN_SHARE * self.limit_s
             strengthen(self.lifetimes, model, self.range_cuts, self._relax)
-        outcome = self._ask_engine(model, self.limit_s)
+        outcome = self._ask_engine(model, self.limit_s, cutoff_ns=self.cutoff_ns)
         self.rounds += 1
         self.rows, self.columns = model.program.row_count, model.program.column_count
         if outcome.termination == "infeasible":
@@ -130,15 +132,16 @@ class Relaxation:
         self.covers.extend(covers)
         return bool(covers)
 
-    def _ask_engine(self, model: CutModel, limit_s: float) -> Outcome:
+    def _ask_engine(self, model: CutModel, limit_s: float, *, cutoff_ns: float = math.inf) -> Outcome:
         if model.contradiction:
             return Outcome(termination="infeasible", bound=math.inf)
         if not model.program.column_count:
             return Outcome(termination="optimal", bound=0.0, objective=0.0, x=())
         limits = Limits(
             time_limit_s=min(limit_s, self.task.remaining_s()),
-            absolute_gap=self.task.options.gap / 2 * self.graph.total_time_ns / model.scale.time_unit,
+            absolute_gap=self.absolute_gap_ns / model.scale.time_unit,
             threads=self.task.options.threads,
+            cutoff=(cutoff_ns - self.graph.total_time_ns) / model.scale.time_unit,
         )
         try:
             return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
