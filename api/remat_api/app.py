@@ -11,12 +11,15 @@ from fastapi import FastAPI
 
 from remat_api import description, problems
 from remat_api.bodies import Intake
+from remat_api.dashboard import routes as dashboard
+from remat_api.dashboard.sessions import Sessions
 from remat_api.jobs.execute import Attempt
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.local import LocalEngine
 from remat_api.jobs.solver_process import SolverProcess
 from remat_api.metrics import Metrics
 from remat_api.observation import Observation
+from remat_api.root_path import RootPath
 from remat_api.routes import events, frontiers, graphs, health, plans, solves
 from remat_api.routes import metrics as metrics_route
 from remat_api.security.gate import Gate
@@ -45,6 +48,7 @@ def create_app(settings: Settings) -> FastAPI:
         async with running_service(settings, metrics) as service:
             app.state.service = service
             app.state.gate = Gate(settings, service.keys)
+            app.state.sessions = Sessions(settings)
             yield
 
     app = FastAPI(
@@ -55,8 +59,13 @@ def create_app(settings: Settings) -> FastAPI:
     )
     problems.install(app)
     app.add_middleware(Observation, metrics=metrics)
-    for routes in (graphs, solves, frontiers, events, plans, health, metrics_route):
-        app.include_router(routes.router)
+    if settings.root_path:
+        app.add_middleware(RootPath, root_path=settings.root_path)
+    for router in (
+        *(part.router for part in (graphs, solves, frontiers, events, plans, health, metrics_route)),
+        *dashboard.routers,
+    ):
+        app.include_router(router)
     description.install(app)
     return app
 

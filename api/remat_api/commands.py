@@ -39,6 +39,10 @@ def serve(
         bool, typer.Option("--require-keys", help="Ask for API keys on this machine too (behind a proxy, say).")
     ] = False,
     insecure: Annotated[bool, typer.Option("--insecure", help="Listen beyond this machine without API keys.")] = False,
+    proxy_headers: Annotated[
+        str | None, typer.Option(help="Proxies to believe, as in 127.0.0.1,10.0.0.0/8: X-Forwarded-For and -Proto.")
+    ] = None,
+    root_path: Annotated[str | None, typer.Option(help="Path under which a proxy shows the service: /remat.")] = None,
 ) -> None:
     """Run the solver service: plans over HTTP, kept in a database, solved in worker processes."""
     settings = read_settings(
@@ -47,6 +51,8 @@ def serve(
         workers=workers,
         require_keys=True if require_keys or not (insecure or is_loopback(host)) else None,
         insecure=insecure or None,
+        proxy_headers=proxy_headers,
+        root_path=root_path,
     )
     with data_dir_lock(settings.data_dir):  # a quick look, for a clear word before anything heavy is loaded
         pass
@@ -143,6 +149,8 @@ def _run(settings: Settings, listener: socket.socket) -> None:
         create_app(settings),
         log_config=None,
         access_log=False,
+        proxy_headers=bool(settings.proxy_headers),
+        forwarded_allow_ips=settings.proxy_headers or None,
         timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=64 * 1024,
     )

@@ -12,13 +12,11 @@ import typer
 
 from remat_api.commands import DataDir
 from remat_api.settings import read_settings
-from remat_solver.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from remat_api.store.keys import KeyStore
 
 app = typer.Typer(help="Make, list and revoke the API keys of a solver service.", no_args_is_help=True)
-KNOWN_SCOPES = ("solve", "read", "admin")
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -35,17 +33,12 @@ def create(
 ) -> None:
     """Make a key. Its text is printed once and kept nowhere: hand it to REMAT_API_KEY."""
     scopes = tuple(scope or ("solve",))
-    for wanted in scopes:
-        if wanted not in KNOWN_SCOPES:
-            raise InvalidRequest(
-                f"scope {wanted!r} is unknown.", hint=f"Choose from {', '.join(KNOWN_SCOPES)}.", field="scope"
-            )
-    if not 0 < len(name) <= 100 or not name.isprintable():
-        raise InvalidRequest("a key's name is 1 to 100 printable characters.", field="name")
 
     async def make(keys: KeyStore) -> str:
         from remat_api.store.clock import now_ms
+        from remat_api.store.keys import check_key_request
 
+        check_key_request(name, scopes)
         _, text = await keys.create(
             name,
             scopes,
@@ -64,7 +57,7 @@ def list_keys(data_dir: DataDir = None) -> None:
     from remat_api.store.clock import iso_time, now_ms
 
     for key in _with_keys(data_dir, lambda keys: keys.listing()):
-        state = "revoked" if key.revoked_ms else "valid" if key.is_valid(now_ms()) else "expired"
+        state = key.state(now_ms())
         used = iso_time(key.last_used_ms) or "never used"
         typer.echo(f"{key.id}  {state:8} {','.join(key.scopes):12} {used:24}  {key.name}")
 

@@ -174,6 +174,12 @@ class Service:
             )
         return solve.plan_id, await self.answers.document(solve.plan_id)
 
+    async def frontier_plan(self, frontier: Solve, plan_id: str) -> bytes:
+        """The JSON of one of a frontier's plans; raises `NotFound`."""
+        if plan_id not in {known for known, _ in await self.solves.points(frontier.job_id or "")}:
+            raise NotFound(f"the frontier has no plan {plan_id[:12]}.", hint="Its plans are listed in `points`.")
+        return await self.answers.document(plan_id)
+
     async def plan_by_key(self, key: str) -> tuple[str, bytes]:
         """The address and JSON of the plan that answers a key; raises `NotFound` or `InfeasibleBudget`."""
         answer: Answer | None = await self.answers.by_key(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -45,6 +46,9 @@ class Settings:
     `job_memory_bytes`: address space of one worker and its engine; 0 sets no limit.
     `require_keys`: every request must show an API key. `insecure`: answer others without keys.
     `admin_key`: a key of the operator's own choice that may do everything (32 characters or more).
+    `session_secret` signs the dashboard's sessions; by default one is made and kept in the data folder.
+    `proxy_headers`: addresses or networks (comma-separated) whose X-Forwarded-For and -Proto are believed.
+    `root_path`: the path under which a proxy shows the service, as in "/remat".
     `requests_per_minute` for each caller; 0 sets no limit.
     `log_format`: "json", "text", or "auto" (text on a terminal). `log_level`: debug, info, warning or error.
     """
@@ -63,6 +67,9 @@ class Settings:
     require_keys: bool = False
     insecure: bool = False
     admin_key: str = field(default="", repr=False)
+    session_secret: str = field(default="", repr=False)
+    proxy_headers: str = ""
+    root_path: str = ""
     requests_per_minute: int = 0
     log_format: str = "auto"
     log_level: str = "info"
@@ -74,6 +81,12 @@ class Settings:
 
         _check_choice("log_format", self.log_format, ("auto", "json", "text"))
         _check_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
+        if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
+            raise InvalidRequest(
+                f"the setting root_path is {self.root_path!r}.",
+                hint='Write it as "/remat", without a slash at the end.',
+                field="root_path",
+            )
         if self.admin_key and len(self.admin_key) < MIN_ADMIN_KEY_LENGTH:
             raise InvalidRequest(
                 f"admin_key is shorter than {MIN_ADMIN_KEY_LENGTH} characters.",

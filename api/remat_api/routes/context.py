@@ -22,6 +22,12 @@ def _service(request: Request) -> Service:
 ServiceOf = Annotated[Service, Depends(_service)]
 
 
+def address_of(request: Request, path: str) -> str:
+    """A path of ours as clients must ask for it, whatever a proxy put before it."""
+    root_path: str = request.scope.get("root_path", "")
+    return root_path.rstrip("/") + path
+
+
 def preferred_wait_s(request: Request, response: Response, most_s: float) -> float:
     """Seconds of `Prefer: wait=N` (RFC 7240), within the service's limit; 0 without it."""
     match = _WAIT.search(request.headers.get("prefer", ""))

@@ -7,16 +7,23 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from remat_api.requests import FrontierRequest
-from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
+from remat_api.routes.context import (
+    ID_PATTERN,
+    SHA256_PATTERN,
+    ServiceOf,
+    address_of,
+    document_response,
+    preferred_wait_s,
+)
 from remat_api.routes.solves import asked_to_keep, graph_of
 from remat_api.security.callers import Reader, Solver
 from remat_api.service import Service
 from remat_api.store.solves import Solve
 from remat_api.views import FrontierView, frontier_view
-from remat_solver.errors import NotFound
 
 router = APIRouter(prefix="/v1/frontiers", tags=["frontiers"])
 FrontierId = Annotated[str, Path(pattern=ID_PATTERN)]
+PlanId = Annotated[str, Path(pattern=SHA256_PATTERN)]
 
 
 @router.post("", operation_id="post_frontier", status_code=202, responses={200: {"model": FrontierView}})
@@ -30,7 +37,7 @@ async def post_frontier(request: Request, response: Response, service: ServiceOf
     wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
     frontier = await service.wait(frontier, wait_s, owner=caller.sees)
     response.status_code = 200 if frontier.is_final else 202
-    response.headers["Location"] = f"/v1/frontiers/{frontier.id}"
+    response.headers["Location"] = address_of(request, f"/v1/frontiers/{frontier.id}")
     return await _view(frontier, service)
 
 
@@ -47,16 +54,14 @@ async def get_frontier(
 @router.get("/{frontier_id}/plans/{plan_id}", operation_id="get_frontier_plan", response_class=Response)
 async def get_frontier_plan(
     frontier_id: FrontierId,
-    plan_id: Annotated[str, Path(pattern=SHA256_PATTERN)],
+    plan_id: PlanId,
     request: Request,
     service: ServiceOf,
     caller: Reader,
 ) -> Response:
     """One of the frontier's plans."""
     frontier = await service.solves.get(frontier_id, owner=caller.sees, kind="frontier")
-    if plan_id not in {known for known, _ in await service.solves.points(frontier.job_id or "")}:
-        raise NotFound(f"the frontier has no plan {plan_id[:12]}.", hint="Its plans are listed in `points`.")
-    document = await service.answers.document(plan_id)
+    document = await service.frontier_plan(frontier, plan_id)
     return document_response(request, plan_id, document, cache_control="private, max-age=31536000, immutable")
 
 

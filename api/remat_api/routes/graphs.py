@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from remat_api.routes.context import SHA256_PATTERN, ServiceOf, document_response
+from remat_api.routes.context import SHA256_PATTERN, ServiceOf, address_of, document_response
 from remat_api.security.callers import Reader, Solver
 from remat_api.store.blobs import address
 from remat_api.store.graphs import survey
@@ -30,14 +30,14 @@ async def put_graph(
                 hint="Send the bytes that were hashed; the hash is of the JSON before compression.",
                 field="graph_id",
             )
-        return await _store(text, response, service, caller)
+        return await _store(text, request, response, service, caller)
 
 
 @router.post("/graphs", operation_id="post_graph", status_code=201, responses={200: {"model": GraphView}})
 async def post_graph(request: Request, response: Response, service: ServiceOf, caller: Solver) -> GraphView:
     """Stores a graph; the service computes its address (`id`)."""
     async with service.intake.body(request) as text:
-        return await _store(text, response, service, caller)
+        return await _store(text, request, response, service, caller)
 
 
 @router.get("/graphs/{graph_id}", operation_id="get_graph")
@@ -64,8 +64,8 @@ async def validate_graph(request: Request, service: ServiceOf, caller: Solver) -
         return await asyncio.to_thread(lambda: graph_forecast(survey(text, graph)))
 
 
-async def _store(text: bytes, response: Response, service: ServiceOf, caller: Solver) -> GraphView:
+async def _store(text: bytes, request: Request, response: Response, service: ServiceOf, caller: Solver) -> GraphView:
     stored, is_new = await service.take_graph(text, owner=caller.owner)
     response.status_code = 201 if is_new else 200
-    response.headers["Location"] = f"/v1/graphs/{stored.id}"
+    response.headers["Location"] = address_of(request, f"/v1/graphs/{stored.id}")
     return graph_view(stored)

@@ -7,7 +7,14 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
 from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest
-from remat_api.routes.context import ID_PATTERN, SHA256_PATTERN, ServiceOf, document_response, preferred_wait_s
+from remat_api.routes.context import (
+    ID_PATTERN,
+    SHA256_PATTERN,
+    ServiceOf,
+    address_of,
+    document_response,
+    preferred_wait_s,
+)
 from remat_api.security.callers import Caller, Reader, Solver
 from remat_api.service import Service
 from remat_api.store.blobs import address
@@ -46,12 +53,13 @@ async def post_solve(
     wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
     solve = await service.wait(solve, wait_s, owner=caller.sees)
     response.status_code = 200 if solve.is_final else 202
-    response.headers["Location"] = f"/v1/solves/{solve.id}"
+    response.headers["Location"] = address_of(request, f"/v1/solves/{solve.id}")
     return solve_view(solve)
 
 
 @router.get("", operation_id="list_solves")
 async def list_solves(
+    request: Request,
     response: Response,
     service: ServiceOf,
     caller: Reader,
@@ -68,7 +76,7 @@ async def list_solves(
     if len(found) > limit:
         filters = {"state": state, "graph_id": graph_id, "limit": limit, "before": page[-1].id}
         following = "/v1/solves?" + "&".join(f"{name}={value}" for name, value in filters.items() if value is not None)
-        response.headers["Link"] = f'<{following}>; rel="next"'
+        response.headers["Link"] = f'<{address_of(request, following)}>; rel="next"'
     return SolvePage(solves=page, next=following)
 
 

@@ -51,15 +51,20 @@ def allowed_to(scope: Scope) -> Callable[[Request], Awaitable[Caller]]:
 
     async def caller(request: Request) -> Caller:
         found: Caller = await request.app.state.gate.admit(request)
-        if scope not in found.scopes:
-            raise Unauthorized(
-                f"this key may not {scope}.",
-                hint=f"Ask for one that may: remat keys create NAME --scope {scope}.",
-                status_code=403,
-            )
+        demand(scope, found)
         return found
 
     return caller
+
+
+def demand(scope: Scope, caller: Caller) -> None:
+    """Raises `Unauthorized` if the caller lacks `scope`."""
+    if scope not in caller.scopes:
+        raise Unauthorized(
+            f"this key may not {scope}.",
+            hint=f"Ask for one that may: remat keys create NAME --scope {scope}.",
+            status_code=403,
+        )
 
 
 Reader = Annotated[Caller, Depends(allowed_to("read"))]

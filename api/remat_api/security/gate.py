@@ -37,7 +37,23 @@ class Gate:
 
     async def admit(self, request: Request) -> Caller:
         """The request's caller. Raises `Unauthorized` and `TooManyRequests`."""
-        caller = await self._identify(request)
+        return self._count(request, await self._identify(request))
+
+    async def admit_session(self, request: Request, owner: str) -> Caller:
+        """The caller of a request whose signed session names `owner`. Raises `Unauthorized` and `TooManyRequests`."""
+        if not self._settings.require_keys:
+            self._check_host(request)
+            caller = LOCAL
+        elif owner == ADMINISTRATOR.owner and self._settings.admin_key:
+            caller = ADMINISTRATOR
+        else:
+            key = await self._keys.by_id(owner)
+            if key is None or not key.is_valid(now_ms()):
+                raise Unauthorized("nobody is signed in.", hint="Sign in with an API key.")
+            caller = caller_of(key)
+        return self._count(request, caller)
+
+    def _count(self, request: Request, caller: Caller) -> Caller:
         wait_s = self._rate.take(caller.owner)
         request.state.owner = caller.owner
         if wait_s:
@@ -56,13 +72,16 @@ class Gate:
             raise Unauthorized(
                 "no API key was given.", hint="Send the header Authorization: Bearer rmt_… (remat keys create)."
             )
+        self._check_host(request)
+        return LOCAL
+
+    def _check_host(self, request: Request) -> None:
         if not self._settings.insecure and not _is_loopback(request.url.hostname or ""):
             raise Unauthorized(
                 f"this service has no keys and answers to localhost only, not to {request.url.hostname!r}.",
                 hint="Use http://localhost or 127.0.0.1, or make keys and start it with --require-keys.",
                 status_code=403,
             )
-        return LOCAL
 
     async def open(self, text: str) -> Caller:
         """The caller who shows this key's text; raises `Unauthorized`."""

@@ -17,6 +17,11 @@ def new_id() -> str:
     return f"{now_ms():012x}{secrets.token_hex(10)}"
 
 
+def first_id(moment_ms: int) -> str:
+    """An id that sorts before all that are made from that moment on."""
+    return f"{moment_ms:012x}"
+
+
 def iso_time(moment_ms: int | None) -> str | None:
     """RFC 3339 in UTC."""
     if moment_ms is None:

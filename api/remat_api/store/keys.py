@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from remat_api.store.clock import now_ms
 from remat_api.store.database import Database
 from remat_api.store.tables import api_keys, jobs, solves
-from remat_solver.errors import NotFound
+from remat_solver.errors import InvalidRequest, NotFound
 
 PREFIX = "rmt"
+KNOWN_SCOPES = ("solve", "read", "admin")
 DAY_MS = 24 * 3600 * 1000
 
 
@@ -33,7 +34,13 @@ class ApiKey:
 
     def is_valid(self, moment_ms: int) -> bool:
         """Whether it opens anything at that time."""
-        return self.revoked_ms is None and (self.expires_ms is None or moment_ms < self.expires_ms)
+        return self.state(moment_ms) == "valid"
+
+    def state(self, moment_ms: int) -> str:
+        """ "valid", "revoked" or "expired" at that time."""
+        if self.revoked_ms is not None:
+            return "revoked"
+        return "valid" if self.expires_ms is None or moment_ms < self.expires_ms else "expired"
 
 
 class KeyStore:
@@ -84,6 +91,12 @@ class KeyStore:
         async with self._database.writing() as connection:
             await connection.execute(sa.update(api_keys).where(api_keys.c.id == key_id).values(last_used_ms=now_ms()))
 
+    async def by_id(self, key_id: str) -> ApiKey | None:
+        """The key with this id, valid or not."""
+        async with self._database.reading() as connection:
+            row = (await connection.execute(sa.select(api_keys).where(api_keys.c.id == key_id))).one_or_none()
+        return row and _key(row)
+
     async def listing(self) -> list[ApiKey]:
         """Every key, oldest first."""
         async with self._database.reading() as connection:
@@ -115,6 +128,17 @@ class KeyStore:
         query = sa.select(sa.func.sum(spent_ms)).select_from(solves.join(jobs, jobs.c.id == solves.c.job_id))
         async with self._database.reading() as connection:
             return float(await connection.scalar(query.where(*mine)) or 0) / 1000
+
+
+def check_key_request(name: str, scopes: tuple[str, ...]) -> None:
+    """Raises `InvalidRequest` unless a key may have this name and these scopes."""
+    for wanted in scopes:
+        if wanted not in KNOWN_SCOPES:
+            raise InvalidRequest(
+                f"scope {wanted[:40]!r} is unknown.", hint=f"Choose from {', '.join(KNOWN_SCOPES)}.", field="scope"
+            )
+    if not 0 < len(name) <= 100 or not name.isprintable():
+        raise InvalidRequest("a key's name is 1 to 100 printable characters.", field="name")
 
 
 def hash_secret(secret: str) -> str:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from remat_api.jobs.states import FINAL, OPEN
 from remat_api.questions import Question
 from remat_api.store.answers import Answer, read_answer
-from remat_api.store.clock import new_id, now_ms
+from remat_api.store.clock import first_id, new_id, now_ms
 from remat_api.store.database import Connection, Database
 from remat_api.store.jobs import cancelled_error, drop_job, end_job, join_job, open_job
 from remat_api.store.tables import graphs, jobs, plans, points, solves
@@ -49,6 +49,7 @@ class Solve:
     progress: dict[str, Any] | None
     plan: dict[str, Any] | None
     graph_hash: str
+    graph_name: str
     points: int | None
     queue_position: int | None = None
 
@@ -65,14 +66,23 @@ class Solve:
 
 @dataclass(frozen=True, kw_only=True)
 class Filter:
-    """Which solves to list: those of `owner` (None: everybody's), in `state`, with `tag`; newest first."""
+    """Which solves to list: those of `owner` (None: everybody's), in `state`, of `kind` (None: any); newest first."""
 
     owner: str | None
     state: str | None = None
     graph_id: str | None = None
     before: str | None = None
     limit: int = 50
-    kind: Kind = "solve"
+    kind: Kind | None = "solve"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """How many questions came since some moment: all, those that took no new work, and those that failed."""
+
+    asked: int
+    shared: int
+    failed: int
 
 
 class SolveStore:
@@ -155,7 +165,9 @@ class SolveStore:
 
     async def listing(self, wanted: Filter) -> list[Solve]:
         """Solves, newest first, from before `wanted.before` on."""
-        query = _with_details().where(_is(wanted.kind)).order_by(solves.c.id.desc()).limit(wanted.limit)
+        query = _with_details().order_by(solves.c.id.desc()).limit(wanted.limit)
+        if wanted.kind is not None:
+            query = query.where(_is(wanted.kind))
         for column, value in (
             (solves.c.owner, wanted.owner),
             (solves.c.state, wanted.state),
@@ -167,6 +179,21 @@ class SolveStore:
             query = query.where(solves.c.id < wanted.before)
         async with self._database.reading() as connection:
             return [_solve(row, None) for row in await connection.execute(query)]
+
+    async def activity(self, *, since_ms: int, owner: str | None) -> Activity:
+        """What came since a moment, from `owner` (None: from anybody)."""
+        number = sa.func.count().label("number")
+        query = sa.select(solves.c.source, solves.c.state, number).group_by(solves.c.source, solves.c.state)
+        query = query.where(solves.c.id >= first_id(since_ms))
+        if owner is not None:
+            query = query.where(solves.c.owner == owner)
+        async with self._database.reading() as connection:
+            rows = (await connection.execute(query)).all()
+        return Activity(
+            asked=sum(row.number for row in rows),
+            shared=sum(row.number for row in rows if row.source != "solve"),
+            failed=sum(row.number for row in rows if row.state == "failed"),
+        )
 
     async def cancel(self, solve_id: str, *, owner: str | None, keep: str, kind: Kind = "solve") -> str | None:
         """Cancels a solve (no effect on a finished one); returns its job's id. Raises `NotFound`."""
@@ -258,6 +285,7 @@ def _with_details() -> sa.Select[Any]:
             jobs.c.priority,
             jobs.c.progress,
             graphs.c.hash.label("graph_hash"),
+            graphs.c.name.label("graph_name"),
             *(plans.c[figure].label(f"plan_{figure}") for figure in FIGURES),
         )
         .outerjoin(jobs, jobs.c.id == solves.c.job_id)
@@ -277,6 +305,7 @@ def _solve(row: sa.Row[Any], position: int | None) -> Solve:
         "attempt": row.attempt or 0,
         "priority": row.priority or 0,
         "graph_hash": row.graph_hash or "",
+        "graph_name": row.graph_name or "",
         "queue_position": position,
     }
     return Solve(**columns)

@@ -12,8 +12,10 @@ from typing import Any
 
 import jinja2
 
-from remat.page.charts import plan_timeline, recomputed_ops, store_all_timeline
 from remat_solver.budget import format_bytes
+from remat_solver.charts import asset
+from remat_solver.charts.recomputed import recomputed_ops
+from remat_solver.charts.timeline import plan_timeline, store_all_timeline
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 
@@ -54,8 +56,8 @@ def render_page(
         sections=[_section(index, model) for index, model in enumerate(models)],
         made_at=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=metadata.version("remat"),
-        style=_asset("uPlot.min.css") + _asset("page.css"),
-        script=_asset("uPlot.iife.min.js") + _asset("page.js"),
+        style="\n".join([asset("uPlot.min.css"), _style()]),
+        script="\n".join([asset("uPlot.iife.min.js"), asset("charts.js")]),
     )
 
 
@@ -88,5 +90,5 @@ def _milliseconds(time_ns: int) -> str:
     return f"{time_ns / 1e6:,.2f} ms"
 
 
-def _asset(name: str) -> str:
-    return resources.files("remat.page").joinpath(name).read_text(encoding="utf-8") + "\n"
+def _style() -> str:
+    return resources.files("remat.page").joinpath("page.css").read_text(encoding="utf-8")

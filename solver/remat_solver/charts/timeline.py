@@ -1,4 +1,4 @@
-"""What the page's charts draw, as plain lists: memory over compute time, and memory against overhead."""
+"""Memory in use over compute time, as what a chart draws."""
 
 from __future__ import annotations
 
@@ -23,16 +23,6 @@ class Timeline:
     in_use_bytes: tuple[int, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recomputed:
-    """An op that a plan runs more than once, what that costs and what its values hold."""
-
-    name: str
-    run_count: int
-    extra_time_ns: int
-    size_bytes: int
-
-
 def store_all_timeline(graph: Graph) -> Timeline:
     """The timeline without recomputation."""
     return _timeline(graph, store_all_schedule(graph), "store-all", None)
@@ -41,21 +31,6 @@ def store_all_timeline(graph: Graph) -> Timeline:
 def plan_timeline(graph: Graph, plan: Plan, label: str) -> Timeline:
     """The timeline under a plan."""
     return _timeline(graph, plan.schedule, label, plan.budget_bytes)
-
-
-def recomputed_ops(graph: Graph, plan: Plan) -> list[Recomputed]:
-    """What the plan recomputes, dearest first."""
-    rows = [
-        Recomputed(
-            name=graph.ops[op].name,
-            run_count=count,
-            extra_time_ns=(count - 1) * graph.ops[op].time_ns,
-            size_bytes=sum(graph.sizes[value] for value in graph.written_by(op)),
-        )
-        for op, count in plan.run_counts.items()
-        if count > 1
-    ]
-    return sorted(rows, key=lambda row: (-row.extra_time_ns, row.name))
 
 
 def _timeline(graph: Graph, schedule: Sequence[int], label: str, budget_bytes: int | None) -> Timeline:
