@@ -87,6 +87,7 @@ class CutModel:
     `kept[k]` maps each value that may be in memory at slot k to its column or `ONE`; `rerun[k]` maps
     each op that may run again in interval k (there are K+1) to its column; `executed[k]` is the
     column of X, `ONE`, or None if nothing runs at the slot. `memory_row[k]` is slot k's row 4.
+    `held` lists the columns H, each with the columns that it is at least, later slots first.
     `contradiction` is true if some row can't hold whatever the columns are.
     """
 
@@ -98,6 +99,7 @@ class CutModel:
     rerun: list[dict[int, int]] = field(default_factory=list)
     executed: list[int | None] = field(default_factory=list)
     memory_row: list[int] = field(default_factory=list)
+    held: list[tuple[int, list[int]]] = field(default_factory=list)
     contradiction: bool = False
 
     @property
@@ -371,6 +373,7 @@ class _Builder:
             if not causes:
                 continue
             later = self.program.add_column(integer=False)
+            self.model.held.append((later, causes))
             for cause in causes:
                 self.program.add_row([later, cause], [1.0, -1.0], lower=0.0, upper=math.inf)
             row = self.model.memory_row[k]

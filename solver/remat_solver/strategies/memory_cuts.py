@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,8 +36,13 @@ _ENGINE_GAP = 1e-8
 """No smaller gap can be closed: engines prove their bounds no more exactly than this."""
 _LOST_IN_BOUNDS = 3e-9
 """Of the store-all time: what a proof gives up for tolerances on its way from the engine."""
+_NEARLY_CLOSED = 4.0
+"""An open gap of so many times the asked one."""
 _ROUND_GAP = 0.25
 """Of the open gap: how exactly a round's program is solved."""
+_LIMIT_GROWTH = 2.0
+"""How much longer the next round may take after one that was not solved in its time."""
+_SMALLEST_EFFORT = 0.25
 _PRESS_FAILURES = 12
 _QUICK_S = 0.5
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
@@ -101,6 +107,8 @@ class _Search:
         self.refitting = Refitting(self.lifetimes)
         self.yields: dict[str, Yield] = {}
         self.has_seeds = False
+        self.effort = 1.0
+        """Time for the incumbent, as a share of the time that a round took; halved where it led to nothing."""
 
     def run(self) -> Found:
         bound = working_set_bound(self.graph)
@@ -172,25 +180,36 @@ class _Search:
             return True
         if not self.has_seeds:
             self.seed()
+        before_ns = self.best.time_ns
         self.guess(found)
         is_refined = is_proven and self.refine(found)
+        self.relaxation.is_unsolved = not is_proven and not self.relaxation.is_unsolved
         if not is_proven:
-            self.relaxation.limit_s *= 1.6
-        share_s = self.task.remaining_s() * _FIRST_PLAN_SHARE if self.best.schedule is None else 0.0
-        is_better = self.improve(max(found.wall_s, share_s))
+            self.relaxation.limit_s *= _LIMIT_GROWTH
+        if self.has_plan():
+            is_better = self.improve(self.effort * found.wall_s)
+        else:
+            is_better = self.improve(max(found.wall_s, self.task.remaining_s() * _FIRST_PLAN_SHARE))
+        self.effort = 1.0 if self.best.time_ns != before_ns else max(self.effort / 2, _SMALLEST_EFFORT)
         return is_refined or is_better or not is_proven
 
     def aim(self) -> None:
-        """Asks the next round for what would show that its slots are too few, and else for the proof.
+        """Tells the next round of the incumbent, in one of two ways.
 
-        Only a schedule that beats the incumbent by more than the gap says anything new, and it need not be the best.
+        As a cutoff: only what beats it by more than the gap says anything new, and it need not be the best. That
+        ends proofs soonest. Or as a start: with a solution in hand engines raise the bound of a program that is
+        far from solved sooner. A round that was not solved is followed by one of the other kind.
         """
-        gap_ns = self.gap_ns()
-        self.relaxation.absolute_gap_ns = gap_ns / 2
-        if self.best.schedule is not None:
-            self.relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
-            open_ns = self.best.time_ns - self.relaxation.bound_ns
-            self.relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
+        relaxation, gap_ns = self.relaxation, self.gap_ns()
+        relaxation.start, relaxation.cutoff_ns, relaxation.absolute_gap_ns = None, math.inf, gap_ns / 2
+        if self.best.schedule is None:
+            return
+        open_ns = self.best.time_ns - relaxation.bound_ns
+        relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
+        if (open_ns <= _NEARLY_CLOSED * gap_ns) != relaxation.is_unsolved:
+            relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
+        else:
+            relaxation.start = self.best.schedule
 
     def gap_ns(self) -> float:
         return max(self.task.options.gap, _ENGINE_GAP) * self.graph.total_time_ns
@@ -221,6 +240,8 @@ class _Search:
         """Asks for schedules only: at the budget, and where that one exceeds it, with less room by about as much."""
         budget = self.task.budget_bytes
         guessed = found
+        if self.has_plan() and self.effort < 1.0 and self.relaxation.rounds % 2:
+            return
         if found.termination != "optimal" and len(self.relaxation.slots) > 1:
             guessed = self.relaxation.guess(budget, self.relaxation.limit_s / 2)
             self.offer(guessed)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram, Outcome, Termination
+from remat_solver.engines.incumbent import is_feasible
 from remat_solver.errors import EngineFailed
+from remat_solver.formulation.embedding import embed
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
 from remat_solver.formulation.range_cuts import RangeCut, strengthen
@@ -57,10 +60,11 @@ class Relaxation:
         self.rows = 0
         self.columns = 0
         self.limit_s = max(_FIRST_LIMIT_S, len(self.graph) / _OPS_PER_SECOND)
-        self.is_hard = False
+        self.is_unsolved = False
         self.strengthen_until_s = 0.0
         self.failures = 0
         self.cutoff_ns = math.inf
+        self.start: Sequence[int] | None = None
         self.absolute_gap_ns = task.options.gap / 2 * self.graph.total_time_ns
 
     @cached_property
@@ -76,20 +80,19 @@ class Relaxation:
     def solve(self) -> Round:
         """One round: a model, a solve, a schedule.
 
-        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits. Once
-        a model with several slots was not solved in its time, models are strengthened with range cuts first.
+        Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits. Models
+        with several slots are strengthened with range cuts first.
         """
         start = time.monotonic()
         model = self._build(self.task.budget_bytes)
         if len(self.slots) > 1 and not model.contradiction:
             self.strengthen_until_s = start + _STRENGTHEN_SHARE * self.limit_s
             strengthen(self.lifetimes, model, self.range_cuts, self._relax)
-        outcome = self._ask_engine(model, self.limit_s, cutoff_ns=self.cutoff_ns)
+        outcome = self._ask_engine(model, self.limit_s, cutoff_ns=self.cutoff_ns, start=self._start_point(model))
         self.rounds += 1
         self.rows, self.columns = model.program.row_count, model.program.column_count
         if outcome.termination == "infeasible":
             raise self.task.infeasible(proof_scope=model.proof_scope)
-        self.is_hard = self.is_hard or outcome.termination != "optimal"
         self._raise_bound(model, outcome.bound)
         return self._as_round(model, outcome, start)
 
@@ -132,7 +135,21 @@ class Relaxation:
         self.covers.extend(covers)
         return bool(covers)
 
-    def _ask_engine(self, model: CutModel, limit_s: float, *, cutoff_ns: float = math.inf) -> Outcome:
+    def _start_point(self, model: CutModel) -> tuple[float, ...] | None:
+        """The incumbent as a solution of the model, if there is one and the model admits it."""
+        if self.start is None or model.contradiction:
+            return None
+        point = embed(self.lifetimes, model, self.start)
+        return point if is_feasible(model.program, point) else None
+
+    def _ask_engine(
+        self,
+        model: CutModel,
+        limit_s: float,
+        *,
+        cutoff_ns: float = math.inf,
+        start: tuple[float, ...] | None = None,
+    ) -> Outcome:
         if model.contradiction:
             return Outcome(termination="infeasible", bound=math.inf)
         if not model.program.column_count:
@@ -144,7 +161,9 @@ class Relaxation:
             cutoff=(cutoff_ns - self.graph.total_time_ns) / model.scale.time_unit,
         )
         try:
-            return self.engine.solve(model.program, limits, should_stop=self.task.stop_requested)
+            return self.engine.solve(
+                model.program, limits, warm_start=start, should_stop=self.task.stop_requested
+            )
         except EngineFailed:
             self.failures += 1
             if self.failures > _MAX_FAILURES:
