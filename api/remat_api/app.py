@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator
 from fastapi import FastAPI
 
 from remat_api import description, problems
+from remat_api.assembly import Stores, make_crew, open_stores
 from remat_api.bodies import Intake
 from remat_api.dashboard import routes as dashboard
 from remat_api.dashboard.sessions import Sessions
-from remat_api.jobs.execute import Attempt
+from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.local import LocalEngine
-from remat_api.jobs.solver_process import SolverProcess
 from remat_api.metrics import Metrics
 from remat_api.observation import Observation
 from remat_api.root_path import RootPath
@@ -25,15 +25,8 @@ from remat_api.routes import metrics as metrics_route
 from remat_api.security.gate import Gate
 from remat_api.service import Service
 from remat_api.settings import Settings
-from remat_api.store.answers import AnswerStore
-from remat_api.store.blobs import blob_store
 from remat_api.store.data_dir import data_dir_lock
-from remat_api.store.database import Database, migrate
-from remat_api.store.graphs import GraphStore
-from remat_api.store.jobs import Claim, JobStore
-from remat_api.store.keys import KeyStore
-from remat_api.store.repeats import RepeatStore
-from remat_api.store.solves import SolveStore
+from remat_api.store.database import prepare
 
 DESCRIPTION = "Optimal rematerialization plans for training graphs: the least time within a memory budget, proven."
 
@@ -73,53 +66,45 @@ def create_app(settings: Settings) -> FastAPI:
 @contextlib.asynccontextmanager
 async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator[Service]:
     """A service with its engine running, stopped again at the end."""
-    with data_dir_lock(settings.data_dir):
-        await asyncio.to_thread(migrate, settings.sqlalchemy_url)
-        service = _assemble(settings, metrics)
-        await service.engine.start()
-        try:
-            yield service
-        finally:
-            await service.engine.stop()
-            await service.database.close()
+    with contextlib.nullcontext() if settings.is_clustered else data_dir_lock(settings.data_dir):
+        await asyncio.to_thread(prepare, settings)
+        async with open_stores(settings) as stores:
+            service = _assemble(settings, stores, metrics)
+            await service.engine.start()
+            try:
+                yield service
+            finally:
+                await service.engine.stop()
 
 
-def _assemble(settings: Settings, metrics: Metrics) -> Service:
-    database = Database(settings.sqlalchemy_url)
-    blobs = blob_store(settings)
-    graphs_, answers = GraphStore(database, blobs), AnswerStore(database, blobs)
-    jobs, hub = JobStore(database, answers), Hub()
-
-    def make_attempt(claim: Claim, worker: SolverProcess) -> Attempt:
-        return Attempt(
-            claim=claim,
-            worker=worker,
-            jobs=jobs,
-            graphs=graphs_,
-            hub=hub,
-            metrics=metrics,
-            max_attempts=settings.max_attempts,
-            max_threads=settings.threads_per_job,
-        )
-
-    engine = LocalEngine(
-        jobs,
-        make_attempt,
-        workers=settings.workers,
-        memory_bytes=settings.job_memory_bytes,
-        drain_s=settings.drain_s,
-    )
+def _assemble(settings: Settings, stores: Stores, metrics: Metrics) -> Service:
+    hub = Hub()
     return Service(
         settings=settings,
         intake=Intake(settings),
-        database=database,
-        graphs=graphs_,
-        answers=answers,
-        jobs=jobs,
-        solves=SolveStore(database),
-        keys=KeyStore(database),
-        repeats=RepeatStore(database),
+        database=stores.database,
+        graphs=stores.graphs,
+        answers=stores.answers,
+        jobs=stores.jobs,
+        solves=stores.solves,
+        keys=stores.keys,
+        repeats=stores.repeats,
         hub=hub,
-        engine=engine,
+        engine=_engine(settings, stores, hub, metrics),
         metrics=metrics,
     )
+
+
+def _engine(settings: Settings, stores: Stores, hub: Hub, metrics: Metrics) -> JobEngine:
+    if settings.is_clustered:
+        from remat_api.jobs.cluster import ClusterEngine  # its drivers come with the extra `postgresql`
+
+        return ClusterEngine(
+            stores.jobs,
+            stores.workers,
+            hub,
+            libpq_url=settings.libpq_url,
+            stalled_after_s=settings.stalled_after_s,
+        )
+    crew = make_crew(settings, stores, hub, metrics)
+    return LocalEngine(stores.jobs, crew, stalled_after_s=settings.stalled_after_s)

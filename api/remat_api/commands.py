@@ -10,7 +10,6 @@ import asyncio
 import ipaddress
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,27 +53,33 @@ def serve(
         proxy_headers=proxy_headers,
         root_path=root_path,
     )
-    with data_dir_lock(settings.data_dir):  # a quick look, for a clear word before anything heavy is loaded
-        pass
+    if not settings.is_clustered:
+        with data_dir_lock(settings.data_dir):  # a quick look, for a clear word before anything heavy is loaded
+            pass
     if settings.require_keys:
         check_keys(settings)
     listener = _listen(host, port)
     bound_port = listener.getsockname()[1]
     shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"Remat serves at http://{shown}:{bound_port} (data in {settings.data_dir}, Ctrl-C stops it)")
+    where = "PostgreSQL" if settings.is_clustered else str(settings.data_dir)
+    typer.echo(f"Remat serves at http://{shown}:{bound_port} (data in {where}, Ctrl-C stops it)")
     with listener:
         _run(settings, listener)
 
 
 def migrate(data_dir: DataDir = None) -> None:
-    """Bring the service's database up to date (`remat serve` does it by itself)."""
-    from remat_api.store.database import applied_revision
+    """Bring the service's database up to date (on SQLite, `remat serve` does it by itself)."""
+    from remat_api.store.database import AWAY, applied_revision, unreachable
     from remat_api.store.database import migrate as migrate_database
 
     settings = read_settings(os.environ, data_dir=data_dir)
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    before = applied_revision(settings.sqlalchemy_url)
-    migrate_database(settings.sqlalchemy_url)
+    if not settings.is_clustered:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+    try:
+        before = applied_revision(settings.sqlalchemy_url)
+        migrate_database(settings.sqlalchemy_url)
+    except AWAY as error:
+        raise unreachable(error) from None
     typer.echo(f"database revision: {before or 'none'} -> {applied_revision(settings.sqlalchemy_url)}")
 
 
@@ -143,8 +148,7 @@ def _run(settings: Settings, listener: socket.socket) -> None:
     from remat_api.app import create_app
     from remat_api.observation import configure_logs
 
-    as_json = settings.log_format == "json" or (settings.log_format == "auto" and not sys.stderr.isatty())
-    configure_logs(level=settings.log_level, as_json=as_json)
+    configure_logs(level=settings.log_level, as_json=settings.logs_json)
     config = uvicorn.Config(
         create_app(settings),
         log_config=None,

@@ -51,6 +51,8 @@ def configure_logs(*, level: str, as_json: bool) -> None:
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     for name in ("alembic", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("procrastinate", "psycopg.pool"):  # each failure reaches us as an exception too
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 class Observation:

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from remat_api.store.database import AWAY, first_line
 from remat_solver.errors import (
     Conflict,
     EngineMissing,
@@ -20,6 +21,7 @@ from remat_solver.errors import (
     JobCancelled,
     LimitExceeded,
     NotFound,
+    QueueTimeout,
     RematError,
     ServiceError,
     ServiceUnavailable,
@@ -39,6 +41,7 @@ STATUS_CODES: dict[type[RematError], int] = {
     NotFound: 404,
     Conflict: 409,
     JobCancelled: 409,
+    QueueTimeout: 409,
     LimitExceeded: 413,
     InvalidGraph: 422,
     InvalidPlan: 422,
@@ -95,6 +98,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RematError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
+    for away in AWAY:
+        app.add_exception_handler(away, _on_database_away)
     app.add_exception_handler(Exception, _on_surprise)
 
 
@@ -120,6 +125,11 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse(
         problem(body, error.status_code), error.status_code, headers=error.headers, media_type=MEDIA_TYPE
     )
+
+
+async def _on_database_away(request: Request, error: Exception) -> JSONResponse:
+    log.error("%s %s: the database is away: %s", request.method, request.url.path, first_line(error))
+    return respond(ServiceUnavailable("the service's database can't be reached.", hint="Try again in a moment."))
 
 
 async def _on_surprise(request: Request, error: Exception) -> JSONResponse:

@@ -28,6 +28,19 @@ class Question:
     points: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How a question is asked, which has no part in its answer.
+
+    `tags`: labels to find the solve by. `priority`: higher goes first. `queue_timeout_s`: the solve fails if no
+    worker has taken it up by then; None waits for as long as it takes.
+    """
+
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    queue_timeout_s: float | None = None
+
+
 def pose(stored: StoredGraph, options: SolveOptions) -> Question:
     """Raises `InvalidRequest` for a pin that matches no op."""
     return Question(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from remat_api.questions import Terms
 from remat_solver.errors import InvalidRequest
 from remat_solver.graph import Graph
 from remat_solver.options import SolveOptions
@@ -14,13 +15,15 @@ MAX_TAGS = 16
 MAX_PINS = 1000
 MAX_TEXT = 200
 MAX_POINTS = 200
+MAX_QUEUE_TIMEOUT_S = 7 * 24 * 3600
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolveRequest:
     """A question: a graph by `graph_id` or inline, and the fields of `SolveOptions`.
 
-    `priority` (-100 to 100): higher goes first. `tags`: labels to find the solve by.
+    `priority` (-100 to 100): higher goes first. `tags`: labels to find the solve by. `queue_timeout_s`: it fails if
+    no worker has taken it up by then.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -38,6 +41,7 @@ class SolveRequest:
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
     priority: int = 0
+    queue_timeout_s: float | None = None
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -68,6 +72,7 @@ class FrontierRequest:
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
     priority: int = 0
+    queue_timeout_s: float | None = None
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -98,6 +103,11 @@ class CancelRequest:
     keep: Literal["best", "discard"] = "best"
 
 
+def terms_of(asked: SolveRequest | FrontierRequest) -> Terms:
+    """How it is asked."""
+    return Terms(tags=asked.tags, priority=asked.priority, queue_timeout_s=asked.queue_timeout_s)
+
+
 def _check_question(asked: SolveRequest | FrontierRequest) -> None:
     if (asked.graph_id is None) == (asked.graph is None):
         raise InvalidRequest(
@@ -107,6 +117,10 @@ def _check_question(asked: SolveRequest | FrontierRequest) -> None:
         )
     if not -MAX_PRIORITY <= asked.priority <= MAX_PRIORITY:
         raise InvalidRequest(f"priority is {asked.priority}, outside -100 to 100.", field="priority")
+    if asked.queue_timeout_s is not None and not 0 < asked.queue_timeout_s <= MAX_QUEUE_TIMEOUT_S:
+        raise InvalidRequest(
+            f"queue_timeout_s is {asked.queue_timeout_s}, outside 0 to {MAX_QUEUE_TIMEOUT_S}.", field="queue_timeout_s"
+        )
     _check_texts("tags", asked.tags, MAX_TAGS)
     _check_texts("keep", asked.keep, MAX_PINS)
     _check_texts("recompute", asked.recompute, MAX_PINS)

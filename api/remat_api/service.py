@@ -12,7 +12,7 @@ from remat_api.bodies import Intake
 from remat_api.jobs.engine import JobEngine
 from remat_api.jobs.hub import Hub
 from remat_api.metrics import Metrics
-from remat_api.questions import Question, pose, pose_frontier
+from remat_api.questions import Question, Terms, pose, pose_frontier
 from remat_api.security.callers import Caller
 from remat_api.settings import Settings
 from remat_api.store.answers import Answer, AnswerStore
@@ -66,14 +66,13 @@ class Service:
         options: SolveOptions,
         *,
         caller: Caller,
-        tags: tuple[str, ...],
-        priority: int,
+        terms: Terms,
     ) -> Solve:
         """Asks for a plan: answered at once if the answer is known, else by the one job for this question.
 
         A new job counts against the quotas of the caller's key. Raises `TooManyRequests`.
         """
-        return await self._ask(pose(stored, options), caller, tags, priority)
+        return await self._ask(pose(stored, options), caller, terms)
 
     async def ask_frontier(
         self,
@@ -82,38 +81,37 @@ class Service:
         points: int,
         *,
         caller: Caller,
-        tags: tuple[str, ...],
-        priority: int,
+        terms: Terms,
     ) -> Solve:
         """Asks for plans over the whole range of budgets, as one job. Raises `TooManyRequests`."""
-        return await self._ask(pose_frontier(stored, options, points), caller, tags, priority)
+        return await self._ask(pose_frontier(stored, options, points), caller, terms)
 
-    async def _ask(self, question: Question, caller: Caller, tags: tuple[str, ...], priority: int) -> Solve:
-        solve_id = await self._reuse(question, caller, tags, priority)
+    async def _ask(self, question: Question, caller: Caller, terms: Terms) -> Solve:
+        solve_id = await self._reuse(question, caller, terms)
         if solve_id is None:
             await self._check_queue()
             if caller.key is not None:
                 await self._check_quotas(caller.key)
-            solve_id, is_new_job = await self.solves.ask(question, owner=caller.owner, tags=tags, priority=priority)
+            solve_id, is_new_job = await self.solves.ask(question, terms, owner=caller.owner)
             if is_new_job:
                 self.engine.job_added()
         solve = await self.solves.get(solve_id, owner=caller.owner, kind=_kind_of(question))
         self.metrics.questions.labels(solve.source).inc()
         return solve
 
-    async def _reuse(self, question: Question, caller: Caller, tags: tuple[str, ...], priority: int) -> str | None:
+    async def _reuse(self, question: Question, caller: Caller, terms: Terms) -> str | None:
         """A solve that takes no new work: its answer is known, implied by a known one, or on its way."""
         answer = await self.answers.by_key(question.key)
         if answer is None:
-            joined = await self.solves.join(question, owner=caller.owner, tags=tags, priority=priority)
+            joined = await self.solves.join(question, terms, owner=caller.owner)
             if joined is not None:
                 return joined
             if question.points is not None:
-                return await self.solves.reuse_frontier(question, owner=caller.owner, tags=tags)
+                return await self.solves.reuse_frontier(question, owner=caller.owner, tags=terms.tags)
             answer = await self.answers.implied(question)
         if answer is None:
             return None
-        recorded = await self.solves.record_answer(question, answer, owner=caller.owner, tags=tags)
+        recorded = await self.solves.record_answer(question, answer, owner=caller.owner, tags=terms.tags)
         if recorded is None:
             self.answers.doubt(question.key)
         return recorded

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,6 +14,9 @@ from remat_solver.errors import InvalidRequest
 
 ENVIRONMENT_PREFIX = "REMAT_"
 MIN_ADMIN_KEY_LENGTH = 32
+MIN_STALLED_AFTER_S = 3.0
+"""Three beats: fewer, and a busy machine loses jobs."""
+_POSTGRESQL_PREFIXES = ("postgresql://", "postgres://", "postgresql+psycopg://")
 _FLAGS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _READERS: dict[str, Callable[[str], Any]] = {
     "int": int,
@@ -38,12 +42,14 @@ def _spare_cores() -> int:
 class Settings:
     """How one service process runs. Each field is also an environment variable, `REMAT_` + its name.
 
-    `workers`: jobs solved at once by this
-    process. `threads_per_job`: a job that asks for more gets this many. `max_wire_bytes` bounds a
-    request body as sent, `max_body_bytes` after decompression. `max_wait_s` bounds `Prefer: wait`.
-    `max_attempts`: a job whose worker died this often fails. `drain_s`: how long running jobs may go
-    on when the service stops; what is unfinished then is solved after the next start.
-    `job_memory_bytes`: address space of one worker and its engine; 0 sets no limit.
+    `database_url`: a PostgreSQL (postgresql://user:password@host/name) shared by several services and workers;
+    without one it is SQLite in `data_dir`, for one service. `workers`: jobs solved at once by this process;
+    beside a PostgreSQL the service solves none itself, `remat worker` does. `threads_per_job`: a job that asks
+    for more gets this many. `max_wire_bytes` bounds a request body as sent, `max_body_bytes` after
+    decompression. `max_wait_s` bounds `Prefer: wait`. `max_attempts`: a job whose worker died this often fails.
+    `stalled_after_s`: a job whose worker is silent for so long is given to another (workers beat every second).
+    `drain_s`: how long running jobs may go on when the service stops; what is unfinished then is solved after
+    the next start. `job_memory_bytes`: address space of one worker and its engine; 0 sets no limit.
     `require_keys`: every request must show an API key. `insecure`: answer others without keys.
     `admin_key`: a key of the operator's own choice that may do everything (32 characters or more).
     `session_secret` signs the dashboard's sessions; by default one is made and kept in the data folder.
@@ -54,6 +60,7 @@ class Settings:
     """
 
     data_dir: Path
+    database_url: str = field(default="", repr=False)
     workers: int = _spare_cores()
     threads_per_job: int = 1
     max_wire_bytes: int = 32 * 2**20
@@ -61,6 +68,7 @@ class Settings:
     max_ops: int = 50_000
     max_wait_s: float = 30.0
     max_attempts: int = 3
+    stalled_after_s: float = 30.0
     max_queued_jobs: int = 10_000
     drain_s: float = 2.0
     job_memory_bytes: int = 0
@@ -79,6 +87,17 @@ class Settings:
             if getattr(self, name) < 1:
                 raise InvalidRequest(f"the setting {name} is {getattr(self, name)}; it must be at least 1.", field=name)
 
+        if self.stalled_after_s < MIN_STALLED_AFTER_S:
+            raise InvalidRequest(
+                f"the setting stalled_after_s is {self.stalled_after_s}; it must be at least {MIN_STALLED_AFTER_S:g}.",
+                field="stalled_after_s",
+            )
+        if self.database_url and not self.database_url.startswith(_POSTGRESQL_PREFIXES):
+            raise InvalidRequest(
+                "the setting database_url is no address of a PostgreSQL database.",
+                hint="Write it as postgresql://user:password@host/name, or leave it out for SQLite in the data folder.",
+                field="database_url",
+            )
         _check_choice("log_format", self.log_format, ("auto", "json", "text"))
         _check_choice("log_level", self.log_level, ("debug", "info", "warning", "error"))
         if self.root_path and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+", self.root_path):
@@ -95,9 +114,26 @@ class Settings:
             )
 
     @property
+    def logs_json(self) -> bool:
+        """Whether log lines are JSON."""
+        return self.log_format == "json" or (self.log_format == "auto" and not sys.stderr.isatty())
+
+    @property
+    def is_clustered(self) -> bool:
+        """Whether the database is a PostgreSQL that other processes use too."""
+        return bool(self.database_url)
+
+    @property
     def sqlalchemy_url(self) -> str:
-        """The URL of the database in the data folder."""
+        """The database's URL, which names the driver."""
+        if self.is_clustered:
+            return "postgresql+psycopg://" + self.database_url.partition("://")[2]
         return f"sqlite:///{self.data_dir / 'remat.db'}"
+
+    @property
+    def libpq_url(self) -> str:
+        """The PostgreSQL's URL as PostgreSQL's own tools take it."""
+        return "postgresql://" + self.database_url.partition("://")[2]
 
 
 def read_settings(environment: Mapping[str, str], **given: Any) -> Settings:

@@ -246,6 +246,12 @@ class TooManyRequests(ServiceError):
     field_names = ("status_code", "url", "retry_after_s")
 
 
+class QueueTimeout(ServiceError):
+    """No worker took the solve up within the time that it would wait."""
+
+    slug = "queue-timeout"
+
+
 class JobCancelled(ServiceError):
     """The solve was cancelled before it had a plan."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +10,29 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from remat_api.assembly import open_stores
 from remat_api.jobs.states import FINAL, MOVES, STATES, before
-from remat_api.questions import Question, pose
+from remat_api.questions import Question, Terms, pose
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore, confirm
-from remat_api.store.blobs import blob_store
-from remat_api.store.database import Database, applied_revision, migrate, opened
+from remat_api.store.database import Database, applied_revision, migrate, prepare
 from remat_api.store.graphs import GraphStore, survey
 from remat_api.store.jobs import Claim, JobStore, LostClaim
 from remat_api.store.solves import SolveStore
 from remat_api.store.tables import jobs, metadata
-from remat_solver.errors import InfeasibleBudget, InvalidPlan, PlanMismatch, SolveCancelled
+from remat_solver.errors import (
+    EngineFailed,
+    InfeasibleBudget,
+    InvalidPlan,
+    InvalidRequest,
+    PlanMismatch,
+    SolveCancelled,
+)
 from remat_solver.files import dump_json
 from remat_solver.options import Progress, SolveOptions
 from remat_solver.plan import Plan, Provenance, referee_plan
 from remat_solver.simulate import store_all_schedule
+from tests.integration.postgres_server import PostgresServer
 from tests.integration.training_graphs import uneven_chain
 
 pytestmark = pytest.mark.anyio
@@ -39,14 +48,17 @@ class Desk:
     jobs: JobStore
     solves: SolveStore
 
-    async def ask(self, budget_fraction: float, *, priority: int = 0) -> tuple[str, Question]:
+    async def ask(
+        self, budget_fraction: float, *, priority: int = 0, queue_timeout_s: float | None = None
+    ) -> tuple[str, Question]:
         """Opens a job for the test graph; returns the solve's id and the question."""
         graph = uneven_chain(5)
         document = dump_json(graph)
         stored = survey(document, graph)
         await self.graphs.put(document, stored, "me")
         question = pose(stored, SolveOptions(budget_fraction=budget_fraction))
-        solve_id, _ = await self.solves.ask(question, owner="me", tags=(), priority=priority)
+        terms = Terms(priority=priority, queue_timeout_s=queue_timeout_s)
+        solve_id, _ = await self.solves.ask(question, terms, owner="me")
         return solve_id, question
 
     async def claim(self) -> Claim:
@@ -60,19 +72,22 @@ class Desk:
         return (await self.solves.get(solve_id, owner="me")).state
 
 
-@pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
-    """Stores on an empty database."""
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def desk(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Desk]:
+    """Stores on an empty database of each kind."""
     settings = Settings(data_dir=tmp_path)
-    async with opened(settings) as database:
-        blobs = blob_store(settings)
-        answers = AnswerStore(database, blobs)
+    if request.param == "postgresql":
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        settings = Settings(data_dir=tmp_path, database_url=postgres.new_database())
+        migrate(settings.sqlalchemy_url)
+    await asyncio.to_thread(prepare, settings)
+    async with open_stores(settings) as stores:
         yield Desk(
-            database=database,
-            graphs=GraphStore(database, blobs),
-            answers=answers,
-            jobs=JobStore(database, answers),
-            solves=SolveStore(database),
+            database=stores.database,
+            graphs=stores.graphs,
+            answers=stores.answers,
+            jobs=stores.jobs,
+            solves=stores.solves,
         )
 
 
@@ -160,14 +175,71 @@ async def test_claims_go_by_priority_and_then_by_age(desk: Desk) -> None:
 async def test_an_urgent_asker_lifts_the_job_that_it_joins(desk: Desk) -> None:
     await desk.ask(1.0)
     _, question = await desk.ask(0.9)
-    joined = await desk.solves.join(question, owner="you", tags=(), priority=9)
+    joined = await desk.solves.join(question, Terms(priority=9), owner="you")
     assert joined is not None
     assert (await desk.claim()).key == question.key
 
 
+async def test_asking_at_once_opens_one_job(desk: Desk) -> None:
+    asked = await asyncio.gather(*(desk.ask(0.9) for _ in range(30)))
+    solves = [await desk.solves.get(solve_id, owner="me") for solve_id, _ in asked]
+    assert len({solve.job_id for solve in solves}) == 1
+    assert sorted(solve.source for solve in solves) == ["joined"] * 29 + ["solve"]
+
+
+async def test_claiming_at_once_gives_each_job_once(desk: Desk) -> None:
+    for hundredths in range(80, 90):
+        await desk.ask(hundredths / 100)
+    claims = await asyncio.gather(*(desk.jobs.claim() for _ in range(10)))
+    claimed = [claim.job_id for claim in claims if claim is not None]
+    while (claim := await desk.jobs.claim()) is not None:  # one that another was about to take was skipped
+        claimed.append(claim.job_id)
+    assert len(claimed) == len(set(claimed)) == 10
+
+
+async def test_cancels_and_endings_at_once_leave_nothing_open(desk: Desk) -> None:
+    asked = [(await desk.ask(1.0))[0] for _ in range(10)]
+    _, question = await desk.ask(1.0)
+    claim = await desk.claim()
+    confirmed = await confirm(question.stored.graph, store_all_plan(question))
+    finish = desk.jobs.finish(claim, confirmed, is_answer=True)
+    cancels = [desk.solves.cancel(solve_id, owner="me", keep="discard") for solve_id in asked]
+    results = await asyncio.gather(*cancels[:5], finish, *cancels[5:], return_exceptions=True)
+    assert [result for result in results if isinstance(result, Exception)] == []
+    assert {await desk.state(solve_id) for solve_id in asked} <= {"done", "cancelled"}
+    assert (await desk.jobs.queue()).running == 0
+
+
+async def test_what_waits_for_too_long_ends_and_leaves_the_others_their_job(desk: Desk) -> None:
+    hasty, question = await desk.ask(0.9, queue_timeout_s=0.0)
+    patient = await desk.solves.join(question, Terms(), owner="me")
+    assert patient is not None
+    assert len(await desk.jobs.expire_queued()) == 1
+    ended = await desk.solves.get(hasty, owner="me")
+    assert (ended.state, (ended.error or {})["type"]) == ("failed", "queue-timeout")
+    assert await desk.state(patient) == "queued"
+    assert (await desk.claim()).key == question.key
+    alone, _ = await desk.ask(0.8, queue_timeout_s=0.0)
+    await desk.jobs.expire_queued()
+    assert await desk.state(alone) == "failed"
+    assert await desk.jobs.claim() is None
+
+
+async def test_a_job_fails_with_the_last_worker_that_it_may_cost(desk: Desk) -> None:
+    solve_id, _ = await desk.ask(0.9)
+    for deaths in (1, 2, 3):
+        claim = await desk.claim()
+        assert await desk.jobs.bury(claim, EngineFailed("it died"), reason="SIGKILL") == (deaths < 3)
+    assert await desk.state(solve_id) == "failed"
+    other, _ = await desk.ask(0.8)
+    for _ in range(5):  # a clean stop is no fault of the job's
+        await desk.jobs.release(await desk.claim(), reason="the service stopped")
+    assert await desk.state(other) == "queued"
+
+
 async def test_keep_best_waits_for_all_who_wait(desk: Desk) -> None:
     first, question = await desk.ask(0.9)
-    second = await desk.solves.join(question, owner="me", tags=(), priority=0)
+    second = await desk.solves.join(question, Terms(), owner="me")
     assert second is not None
     claim = await desk.claim()
     await desk.solves.cancel(first, owner="me", keep="best")
@@ -175,7 +247,7 @@ async def test_keep_best_waits_for_all_who_wait(desk: Desk) -> None:
     assert await desk.state(first) == "running"
     await desk.solves.cancel(second, owner="me", keep="best")
     assert await desk.jobs.beat(claim) == "best"
-    assert await desk.solves.join(question, owner="me", tags=(), priority=0) is None  # it is ending: ask anew
+    assert await desk.solves.join(question, Terms(), owner="me") is None  # it is ending: ask anew
     await desk.jobs.fail(claim, SolveCancelled("nothing found"), cancelled=True)
     assert [await desk.state(solve) for solve in (first, second)] == ["cancelled", "cancelled"]
 
@@ -214,18 +286,30 @@ def test_the_table_of_moves_names_known_states_only() -> None:
     assert set(before("cancelled")) == {"queued", "running"}
 
 
-def test_migrations_make_the_tables_that_the_code_uses(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_migrations_make_the_tables_that_the_code_uses(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str
+) -> None:
     """From the first revision to the last, with the columns and indexes of `tables`."""
-    url = f"sqlite:///{tmp_path / 'remat.db'}"
+    settings = Settings(data_dir=tmp_path)
+    if kind == "postgresql":
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        settings = Settings(data_dir=tmp_path, database_url=postgres.new_database())
+    url = settings.sqlalchemy_url
     migrate(url, "0001")
+    if kind == "postgresql":
+        with pytest.raises(InvalidRequest, match=r"revision 0001; this version needs .* `remat migrate`"):
+            prepare(settings)
     migrate(url)
     migrate(url)
-    assert applied_revision(url) == "0003"
+    prepare(settings)
+    assert applied_revision(url) == "0004"
     engine = sa.create_engine(url)
     found = sa.inspect(engine)
     for table in metadata.sorted_tables:
         columns = {
-            column["name"]: (str(column["type"]), column["nullable"]) for column in found.get_columns(table.name)
+            column["name"]: (str(column["type"]).replace("DOUBLE PRECISION", "FLOAT"), column["nullable"])
+            for column in found.get_columns(table.name)
         }
         wanted = {column.name: (str(column.type.compile(engine.dialect)), column.nullable) for column in table.columns}
         assert columns == wanted, table.name

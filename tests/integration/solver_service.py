@@ -1,39 +1,35 @@
-"""A real service for the tests: `remat serve` as a process, over real HTTP, killed and restarted at will."""
+"""A real service for the tests: `remat serve` and `remat worker` as processes, over real HTTP, killed at will."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import httpx
 
 START_TIMEOUT_S = 300.0
 
 
-class SolverService:
-    """One service process on a data folder. It keeps its port over restarts, as a deployed one does."""
+class RematProcess:
+    """One `remat` command that goes on until it is stopped, with its log."""
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
-        self.folder = folder
-        self.log = folder / "service.log"
+    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+        self.log = log
         self._arguments = arguments
         self._environment = {**os.environ, **environment}
-        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def url(self) -> str:
-        """Where it answers."""
-        return f"http://127.0.0.1:{self._port}"
-
-    @property
     def pid(self) -> int:
-        """The process id of the service itself."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
@@ -43,16 +39,10 @@ class SolverService:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Starts it and waits until it is ready."""
-        command = [sys.executable, "-m", "remat", "serve", "--port", str(self._port)]
-        command += ["--data-dir", str(self.folder / "data"), *self._arguments]
+        """Starts it."""
+        command = [sys.executable, "-m", "remat", *self._arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
-        deadline_s = time.monotonic() + START_TIMEOUT_S
-        while not self._is_ready():
-            if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise AssertionError(f"the service did not start:\n{self.printed()}")
-            time.sleep(0.05)
 
     def kill(self) -> None:
         """kill -9: no goodbye."""
@@ -64,7 +54,12 @@ class SolverService:
 
     def printed(self) -> str:
         """Everything that it wrote to its terminal."""
-        return self.log.read_text(errors="replace")
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def logged(self) -> list[dict[str, Any]]:
+        """The lines of its log that are events."""
+        lines = self.printed().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}\n")]
 
     def _end(self, how: signal.Signals) -> int:
         if self._process is None:
@@ -73,11 +68,60 @@ class SolverService:
             self._process.send_signal(how)
         return self._process.wait(START_TIMEOUT_S)
 
+
+class SolverService(RematProcess):
+    """One service process on a data folder. It keeps its port over restarts, as a deployed one does."""
+
+    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+        self.folder = folder
+        self._port = free_port()
+        own = ("serve", "--port", str(self._port), "--data-dir", str(folder / "data"))
+        super().__init__(folder / "service.log", *own, *arguments, **environment)
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Starts it and waits until it is ready."""
+        self.begin()
+        self.wait_until_ready()
+
+    def begin(self) -> None:
+        """Starts it and does not wait."""
+        super().start()
+
+    def wait_until_ready(self) -> None:
+        """Returns once it can plan."""
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while not self._is_ready():
+            if not self.is_running or time.monotonic() > deadline_s:
+                raise AssertionError(f"the service did not start:\n{self.printed()}")
+            time.sleep(0.05)
+
     def _is_ready(self) -> bool:
         try:
             return httpx.get(f"{self.url}/readyz", timeout=2).status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Returns once the condition holds."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never came to that"
+        time.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def free_port() -> int:

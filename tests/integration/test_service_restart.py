@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import pytest
@@ -16,23 +13,8 @@ import pytest
 from remat.client import Client
 from remat_solver.errors import EngineFailed, ServiceUnavailable
 from remat_solver.options import Progress
-from tests.integration.solver_service import SolverService, free_port, worker_pids
+from tests.integration.solver_service import SolverService, free_port, is_alive, wait_until, worker_pids
 from tests.integration.training_graphs import ENDLESS, QUICK_OPS, tangle, uneven_chain
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Returns once the condition holds."""
-    while not condition():
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def test_a_client_resumes_after_the_service_was_killed_in_mid_solve(service: SolverService) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 
@@ -17,6 +17,7 @@ from remat_api.metrics import Metrics
 from remat_api.option_fields import read_options
 from remat_api.questions import pose
 from remat_api.store.answers import ConfirmedPlan, confirm
+from remat_api.store.database import AWAY
 from remat_api.store.graphs import GraphStore, StoredGraph
 from remat_api.store.jobs import Claim, JobStore, LostClaim
 from remat_solver.errors import RematError, ServiceError, SolveCancelled
@@ -25,7 +26,10 @@ from remat_solver.options import Progress
 from remat_solver.plan import Plan
 
 log = structlog.stdlib.get_logger(__name__)
+_Outcome = TypeVar("_Outcome")
 BEAT_INTERVAL_S = 1.0
+DATABASE_PATIENCE_S = 300.0
+"""How long a result is held while the database is away: restarting one takes seconds, solving again minutes."""
 
 
 @dataclass(kw_only=True)
@@ -38,7 +42,6 @@ class Attempt:
     graphs: GraphStore
     hub: Hub
     metrics: Metrics
-    max_attempts: int
     max_threads: int
     stopping: str = ""
 
@@ -46,16 +49,22 @@ class Attempt:
         """Works on the job to its end. Never raises for what a job can do; a lost claim is dropped."""
         began_s, outcome = time.monotonic(), "broken"
         structlog.contextvars.bind_contextvars(job_id=self.claim.job_id, attempt=self.claim.attempt)
-        log.info("attempt begins", worker=self.worker.pid)
         try:
             outcome = await self._run()
+        except asyncio.CancelledError:
+            outcome = "stopped"
+            raise
         except LostClaim:
             outcome = "lost"
+            await self.worker.kill()
+        except AWAY:
+            outcome = "database-away"  # the job is given to another attempt once this one's beats are missed
+            log.exception("the database was away for too long")
             await self.worker.kill()
         except Exception:
             log.exception("attempt broke")
             await self.worker.kill()
-            with contextlib.suppress(LostClaim):
+            with contextlib.suppress(LostClaim, *AWAY):
                 await self.jobs.fail(self.claim, _broken())
         finally:
             seconds = time.monotonic() - began_s
@@ -77,22 +86,23 @@ class Attempt:
         """Returns how the attempt ended, for the metrics."""
         try:
             await self.worker.start()
+            log.info("attempt begins", worker=self.worker.pid)
             self.hub.notify(self.claim.job_id, at_end=False)
             async with self._beating():
                 confirmed = await self._work()
         except WorkerDied as death:
             return await self._end_after_death(death)
         except RematError as error:
-            cancelled = isinstance(error, SolveCancelled)
-            await self.jobs.fail(self.claim, error, cancelled=cancelled)
+            cancelled, failure = isinstance(error, SolveCancelled), error
+            await _persistently(lambda: self.jobs.fail(self.claim, failure, cancelled=cancelled))
             return error.slug
         if confirmed is None:
-            await self.jobs.finish_frontier(self.claim)
+            await _persistently(lambda: self.jobs.finish_frontier(self.claim))
             return "frontier"
         plan = confirmed.plan
         # A plan that a caller cut short answers that caller, not the question.
         is_answer = not self.stopping or self._is_proven(plan)
-        await self.jobs.finish(self.claim, confirmed, is_answer=is_answer)
+        await _persistently(lambda: self.jobs.finish(self.claim, confirmed, is_answer=is_answer))
         self.metrics.gap.observe(plan.gap)
         return plan.status
 
@@ -105,7 +115,8 @@ class Attempt:
         async for header, body in self.worker.solve(claim.job_id, options, claim.points, document):
             match header["kind"]:
                 case "progress":
-                    await self.jobs.report(claim, Progress(**header["progress"]))
+                    with contextlib.suppress(*AWAY):
+                        await self.jobs.report(claim, Progress(**header["progress"]))
                     self.hub.notify(claim.job_id, at_end=False)
                 case "point":
                     await self._add_point(stored, await _confirmed(stored, body))
@@ -120,7 +131,8 @@ class Attempt:
         plan = confirmed.plan
         options = read_options({**self.claim.options, "budget_bytes": plan.budget_bytes, "budget_fraction": None})
         is_answer = self._is_proven(plan)
-        await self.jobs.add_point(self.claim, pose(stored, options), confirmed, is_answer=is_answer)
+        question = pose(stored, options)
+        await _persistently(lambda: self.jobs.add_point(self.claim, question, confirmed, is_answer=is_answer))
         self.metrics.gap.observe(plan.gap)
         self.hub.notify(self.claim.job_id, at_end=False)
 
@@ -129,15 +141,13 @@ class Attempt:
 
     async def _end_after_death(self, death: WorkerDied) -> str:
         if self.stopping == "discard":
-            await self.jobs.release(self.claim, reason="nobody waits for it")  # which cancels it
+            await _persistently(lambda: self.jobs.release(self.claim, reason="nobody waits for it"))  # it is cancelled
             return "cancelled"
         self.metrics.attempts_lost.inc()
         log.warning("the worker died", signal=death.signal_name)
-        if self.claim.attempt < self.max_attempts:
-            await self.jobs.release(self.claim, reason=death.signal_name or "its worker ended")
-            return "worker-died"
-        await self.jobs.fail(self.claim, death.as_error())
-        return "engine-failed"
+        reason = death.signal_name or "its worker ended"
+        is_tried_again = await _persistently(lambda: self.jobs.bury(self.claim, death.as_error(), reason=reason))
+        return "worker-died" if is_tried_again else "engine-failed"
 
     @contextlib.asynccontextmanager
     async def _beating(self) -> Any:
@@ -157,7 +167,22 @@ class Attempt:
             except LostClaim:
                 await self.worker.kill()
                 return
+            except AWAY:
+                log.warning("the database is away; the solve goes on")
             await asyncio.sleep(BEAT_INTERVAL_S)
+
+
+async def _persistently(write: Callable[[], Awaitable[_Outcome]]) -> _Outcome:
+    """A write that is tried again while the database is away, up to a limit. Raises what it raises."""
+    deadline_s, delay_s = time.monotonic() + DATABASE_PATIENCE_S, 0.2
+    while True:
+        try:
+            return await write()
+        except AWAY:
+            if time.monotonic() > deadline_s:
+                raise
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, 5.0)
 
 
 async def _confirmed(stored: StoredGraph, document: bytes) -> ConfirmedPlan:

@@ -48,6 +48,12 @@ class Hub:
             if not self._watches[job_id]:
                 del self._watches[job_id]
 
+    def notify_all(self) -> None:
+        """Something may have changed that nobody told us of."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
+
     def notify(self, job_id: str, *, at_end: bool) -> None:
         """The job has changed. `at_end`: it, or a solve that waits for it, may be over."""
         for watch in self._watches.get(job_id, ()):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from remat_api.requests import FrontierRequest
+from remat_api.requests import FrontierRequest, terms_of
 from remat_api.routes.context import (
     ID_PATTERN,
     SHA256_PATTERN,
@@ -31,9 +31,7 @@ async def post_frontier(request: Request, response: Response, service: ServiceOf
     """Asks for a frontier: 202 and a Location to wait at, or 200 if it is known (or came within `Prefer: wait`)."""
     asked = await service.intake.read(FrontierRequest, request)
     stored = await graph_of(asked, service, caller.owner)
-    frontier = await service.ask_frontier(
-        stored, asked.options(), asked.points, caller=caller, tags=asked.tags, priority=asked.priority
-    )
+    frontier = await service.ask_frontier(stored, asked.options(), asked.points, caller=caller, terms=terms_of(asked))
     wait_s = preferred_wait_s(request, response, service.settings.max_wait_s)
     frontier = await service.wait(frontier, wait_s, owner=caller.sees)
     response.status_code = 200 if frontier.is_final else 202

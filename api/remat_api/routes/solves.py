@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 
-from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest
+from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest, terms_of
 from remat_api.routes.context import (
     ID_PATTERN,
     SHA256_PATTERN,
@@ -46,7 +46,7 @@ async def post_solve(
         asked = None if solve else await service.intake.parse(SolveRequest, body)
     if asked is not None:
         stored = await graph_of(asked, service, caller.owner)
-        solve = await service.ask(stored, asked.options(), caller=caller, tags=asked.tags, priority=asked.priority)
+        solve = await service.ask(stored, asked.options(), caller=caller, terms=terms_of(asked))
         if idempotency_key is not None:
             await service.repeats.record(caller.owner, idempotency_key, body_hash, solve.id)
     assert solve is not None

@@ -1,6 +1,7 @@
 """Immutable documents, compressed, under the sha256 of their plain bytes.
 
-Small ones sit in their row; larger ones in files (`ab/abcdef….zst`) written whole or not at all.
+Small ones sit in their row; larger ones in files (`ab/abcdef….zst`) written whole or not at all. Beside
+a PostgreSQL, which machines without a common folder share, all of them sit in their rows.
 """
 
 from __future__ import annotations
@@ -24,22 +25,24 @@ def address(document: bytes) -> str:
 
 
 def blob_store(settings: Settings) -> BlobStore:
-    """The documents of a service, beside its database."""
+    """The documents of a service."""
+    if settings.is_clustered:
+        return BlobStore(None)
     return BlobStore(settings.data_dir / "blobs")
 
 
 class BlobStore:
-    """The folder of the larger documents."""
+    """The folder of the larger documents; None: there is none."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path | None) -> None:
         self._root = root
 
     async def pack(self, blob_id: str, document: bytes) -> bytes | None:
         """Keeps the document; returns what its row must hold (None: it is in a file)."""
         data = await asyncio.to_thread(zstd.compress, document)
-        if len(data) <= INLINE_LIMIT_BYTES:
+        if self._root is None or len(data) <= INLINE_LIMIT_BYTES:
             return data
-        await asyncio.to_thread(write_whole, self._path(blob_id), data)
+        await asyncio.to_thread(write_whole, _path(self._root, blob_id), data)
         return None
 
     async def unpack(self, blob_id: str, data: bytes | None) -> bytes:
@@ -49,7 +52,7 @@ class BlobStore:
     def _unpack(self, blob_id: str, data: bytes | None) -> bytes:
         try:
             if data is None:
-                data = self._path(blob_id).read_bytes()
+                data = _path(self._root or Path(), blob_id).read_bytes()
             document = zstd.decompress(data)
         except (OSError, zstd.ZstdError) as error:
             raise ServiceError(
@@ -65,9 +68,12 @@ class BlobStore:
 
     def delete(self, blob_id: str, *, older_than_ms: int) -> None:
         """Forgets the file of a document, if it has one that was not written again since that moment."""
-        path = self._path(blob_id)
+        if self._root is None:
+            return
+        path = _path(self._root, blob_id)
         if path.exists() and path.stat().st_mtime * 1000 < older_than_ms:
             path.unlink(missing_ok=True)
 
-    def _path(self, blob_id: str) -> Path:
-        return self._root / blob_id[:2] / f"{blob_id}.zst"
+
+def _path(root: Path, blob_id: str) -> Path:
+    return root / blob_id[:2] / f"{blob_id}.zst"

@@ -1,105 +1,101 @@
-"""The database: one engine, reading and writing transactions, and the migrations."""
+"""The database, whichever it is: reading and writing transactions, and the migrations.
+
+SQLite (a file in the data folder) serves one process, PostgreSQL serves many. The stores see a
+`Database` and write the same SQLAlchemy statements for both. What holds on SQLite because writers
+come one after the other holds on PostgreSQL because every change to a job, or to the solves that
+wait for it, first locks the job's row.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import alembic.command
 import alembic.config
+import alembic.script
 import sqlalchemy as sa
-from sqlalchemy import event
 from sqlalchemy.dialects import postgresql, sqlite
 
 from remat_api.settings import Settings
+from remat_solver.errors import InvalidRequest, ServiceUnavailable
 
 MIGRATIONS = Path(__file__).parent / "migrations"
-BUSY_TIMEOUT_MS = 10_000
+MIGRATING = 8417
+"""The advisory lock of PostgreSQL that whoever migrates holds."""
+AWAY = (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.TimeoutError)
+"""What a database raises that can't be reached, or is overwhelmed, for now."""
 
 
-class Connection:
-    """What the stores see of a connection: the two methods of SQLAlchemy's `AsyncConnection` that they use.
+class Connection(Protocol):
+    """What the stores see of a connection."""
 
-    It runs its statements right here in the event loop. SQLite answers ours in microseconds, while
-    handing each to a thread, as asynchronous drivers do, costs ten times the CPU of the statement
-    (docs/decisions.md has the figures).
-    """
-
-    def __init__(self, connection: sa.Connection) -> None:
-        self._connection = connection
-        self.dialect = connection.dialect
+    @property
+    def dialect(self) -> sa.Dialect:
+        """The database's kind."""
+        ...
 
     async def execute(self, statement: sa.Executable) -> sa.CursorResult[Any]:
         """Runs a statement."""
-        return self._connection.execute(statement)
+        ...
 
     async def scalar(self, statement: sa.Executable) -> Any:
         """Runs a statement; the first column of its first row, or None."""
-        return self._connection.scalar(statement)
+        ...
 
 
-class Database:
-    """One SQLite file. Writers queue on a lock here, in order, instead of spinning on the file's, and begin with
-    BEGIN IMMEDIATE, so that no transaction fails half way for want of it."""
+class Database(Protocol):
+    """Where transactions come from."""
 
-    def __init__(self, url: str) -> None:
-        self._engine = sa.create_engine(url, connect_args={"check_same_thread": False})
-        event.listen(self._engine, "connect", _prepare_sqlite)
-        event.listen(self._engine, "begin", _begin_sqlite)
-        self._writer = self._engine.execution_options(remat_write=True)
-        self._write_lock = asyncio.Lock()
-
-    @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
+    def reading(self) -> AbstractAsyncContextManager[Connection]:
         """A connection for reads. Never wait for anything else while holding it."""
-        with self._engine.connect() as connection:
-            yield Connection(connection)
+        ...
 
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Connection]:
+    def writing(self) -> AbstractAsyncContextManager[Connection]:
         """A transaction that may write; commits at the end, rolls back on an error."""
-        async with self._write_lock:
-            with self._writer.begin() as connection:
-                yield Connection(connection)
+        ...
 
     async def close(self) -> None:
         """Closes every connection."""
-        self._engine.dispose()
+        ...
+
+
+def connect(settings: Settings) -> Database:
+    """The database of `settings`, which must be migrated; opens no connection yet."""
+    if settings.is_clustered:
+        from remat_api.store.postgresql import PostgresDatabase  # its drivers come with the extra `postgresql`
+
+        return PostgresDatabase(settings.sqlalchemy_url)
+    from remat_api.store.sqlite import SqliteDatabase
+
+    return SqliteDatabase(settings.sqlalchemy_url)
 
 
 async def insert_if_absent(connection: Connection, table: sa.Table, row: dict[str, Any]) -> bool:
     """Inserts `row` unless its key or a unique index is taken; whether it did."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    result = await connection.execute(dialect.insert(table).values(**row).on_conflict_do_nothing())
-    return bool(result.rowcount)
-
-
-def _prepare_sqlite(connection: Any, record: object) -> None:
-    del record
-    connection.isolation_level = None  # we say BEGIN ourselves
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    writes = connection.get_execution_options().get("remat_write")
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    insert = dialect.insert(table).values(**row).on_conflict_do_nothing()
+    result = await connection.execute(insert.execution_options(preserve_rowcount=True))
+    return result.rowcount == 1
 
 
 def migrate(url: str, revision: str = "head") -> None:
-    """Brings the database's tables to `revision`; safe to run again."""
+    """Brings the database's tables to `revision`; safe to run again, and by several at once."""
     engine = sa.create_engine(url)
     try:
         with engine.begin() as connection:
-            config = alembic.config.Config()
-            config.set_main_option("script_location", str(MIGRATIONS))
+            if connection.dialect.name == "postgresql":
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(MIGRATING)))
+            config = _migrations()
             config.attributes["connection"] = connection
             alembic.command.upgrade(config, revision)
+            if connection.dialect.name == "postgresql" and revision == "head":
+                from remat_api.jobs.deliveries import migrate_queue
+
+                migrate_queue(connection)
     finally:
         engine.dispose()
 
@@ -117,13 +113,52 @@ def applied_revision(url: str) -> str | None:
         engine.dispose()
 
 
+def prepare(settings: Settings) -> None:
+    """Makes the database fit for use: migrates SQLite, looks whether PostgreSQL was migrated.
+
+    Many processes share a PostgreSQL, old and new ones during an upgrade: when its tables change is the operator's
+    word. Raises `InvalidRequest` if that has not been given, and `ServiceUnavailable` if the database can't be reached.
+    """
+    if not settings.is_clustered:
+        settings.data_dir.mkdir(parents=True, exist_ok=True)
+        migrate(settings.sqlalchemy_url)
+        return
+    try:
+        found = applied_revision(settings.sqlalchemy_url)
+    except AWAY as error:
+        raise unreachable(error) from None
+    newest = alembic.script.ScriptDirectory.from_config(_migrations()).get_current_head()
+    if found != newest:
+        raise InvalidRequest(
+            f"the database is at revision {found or 'none'}; this version needs {newest}.", hint="Run `remat migrate`."
+        )
+
+
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Database]:
-    """The database of `settings`, migrated first."""
-    settings.data_dir.mkdir(parents=True, exist_ok=True)
-    await asyncio.to_thread(migrate, settings.sqlalchemy_url)
-    database = Database(settings.sqlalchemy_url)
+    """The database of `settings`, prepared first."""
+    await asyncio.to_thread(prepare, settings)
+    database = connect(settings)
     try:
         yield database
     finally:
         await database.close()
+
+
+def unreachable(error: Exception) -> ServiceUnavailable:
+    """What to say of a database that is away."""
+    return ServiceUnavailable(
+        f"can't reach the database: {first_line(error)}.", hint="Check REMAT_DATABASE_URL and the database server."
+    )
+
+
+def first_line(error: Exception) -> str:
+    """What went wrong, in the driver's words, without the statement."""
+    original = getattr(error, "orig", None) or error
+    return (str(original).strip().splitlines() or [type(original).__name__])[0]
+
+
+def _migrations() -> alembic.config.Config:
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config

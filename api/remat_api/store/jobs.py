@@ -2,10 +2,13 @@
 
 Every claim takes a fresh token, and every later write of that attempt names it: a worker that was
 paused, given up for dead and woken again can't write over its successor (`LostClaim`).
+
+Each transaction that changes a job, its history or the solves that wait for it locks the job's row first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,8 +20,15 @@ from remat_api.store.answers import AnswerStore, ConfirmedPlan, insert_answer, i
 from remat_api.store.clock import new_id, now_ms
 from remat_api.store.database import Connection, Database, insert_if_absent
 from remat_api.store.tables import events, jobs, points, solves
-from remat_solver.errors import InfeasibleBudget, RematError
+from remat_solver.errors import EngineFailed, InfeasibleBudget, QueueTimeout, RematError
 from remat_solver.options import Progress
+
+Announce = Callable[[Connection, str], Awaitable[None]]
+"""Tells the workers of a job that waits, as part of the transaction that put it into the queue."""
+
+
+async def announce_nothing(connection: Connection, job_id: str) -> None:
+    """Where the workers live in the same process, which wakes them itself after the transaction."""
 
 
 class LostClaim(Exception):
@@ -61,9 +71,8 @@ class Queue:
 async def join_job(connection: Connection, key: str, priority: int) -> tuple[str, State] | None:
     """The open job for a key, raised to at least this priority, and its state."""
     is_open = (jobs.c.key == key, jobs.c.state.in_(OPEN), jobs.c.stop == "")
-    found = (
-        await connection.execute(sa.select(jobs.c.id, jobs.c.state, jobs.c.priority).where(*is_open))
-    ).one_or_none()
+    open_job_row = sa.select(jobs.c.id, jobs.c.state, jobs.c.priority).where(*is_open).with_for_update()
+    found = (await connection.execute(open_job_row)).one_or_none()
     if found is None:
         return None
     if found.priority < priority:
@@ -128,11 +137,15 @@ async def end_job(
 
 
 class JobStore:
-    """Claims and their writes."""
+    """Claims and their writes. A job whose worker died `max_deaths` times fails."""
 
-    def __init__(self, database: Database, answers: AnswerStore) -> None:
+    def __init__(
+        self, database: Database, answers: AnswerStore, *, announce: Announce = announce_nothing, max_deaths: int = 3
+    ) -> None:
         self._database = database
         self._answers = answers
+        self._announce = announce
+        self._max_deaths = max_deaths
 
     async def claim(self) -> Claim | None:
         """Takes the next job: highest priority first, oldest first among equals."""
@@ -223,20 +236,60 @@ class JobStore:
             await end_job(connection, claim.job_id, state, error=error.to_dict())
 
     async def release(self, claim: Claim, *, reason: str) -> None:
-        """Puts the job back in the queue. Raises `LostClaim`."""
+        """Puts the job back in the queue, for no fault of its own. Raises `LostClaim`."""
         async with self._database.writing() as connection:
             await _hold(connection, claim)
-            await _requeue(connection, claim.job_id, reason)
+            await self._requeue(connection, claim.job_id, reason)
+
+    async def bury(self, claim: Claim, error: RematError, *, reason: str) -> bool:
+        """The attempt's worker died: the job is tried again, or fails with `error` if that happened too often.
+
+        Returns whether it is tried again. Raises `LostClaim`.
+        """
+        async with self._database.writing() as connection:
+            await _hold(connection, claim)
+            return await self._bury(connection, claim.job_id, error, reason)
 
     async def requeue_stalled(self, *, silent_for_s: float) -> int:
-        """Puts back every running job whose worker has been silent for so long; returns how many."""
+        """Puts back every running job whose worker has been silent for so long; returns how many there were."""
         silent_since = now_ms() - int(silent_for_s * 1000)
         stalled = sa.select(jobs.c.id).where(jobs.c.state == "running", jobs.c.heartbeat_ms <= silent_since)
         async with self._database.writing() as connection:
             found = list((await connection.execute(stalled.with_for_update(skip_locked=True))).scalars())
             for job_id in found:
-                await _requeue(connection, job_id, "its worker fell silent")
+                await self._bury(connection, job_id, _silence(), "its worker fell silent")
         return len(found)
+
+    async def expire_queued(self) -> list[str]:
+        """Ends every solve that has waited for a worker for as long as it would; returns the ids of their jobs."""
+        late = sa.select(solves.c.job_id).where(solves.c.state == "queued", solves.c.queue_deadline_ms <= now_ms())
+        async with self._database.reading() as connection:
+            found = sorted(set((await connection.execute(late)).scalars()))
+        for job_id in found:
+            async with self._database.writing() as connection:
+                await _expire(connection, job_id)
+        return found
+
+    async def _bury(self, connection: Connection, job_id: str, error: RematError, reason: str) -> bool:
+        await connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(deaths=jobs.c.deaths + 1))
+        deaths: int = await connection.scalar(sa.select(jobs.c.deaths).where(jobs.c.id == job_id))
+        if deaths < self._max_deaths:
+            await self._requeue(connection, job_id, reason)
+            return True
+        await end_job(connection, job_id, "failed", error=error.to_dict())
+        return False
+
+    async def _requeue(self, connection: Connection, job_id: str, reason: str) -> None:
+        stop = (await connection.execute(sa.select(jobs.c.stop).where(jobs.c.id == job_id))).scalar_one()
+        if stop:  # nobody waits for more than its best, and that is lost
+            await end_job(connection, job_id, "cancelled", error=cancelled_error())
+            return
+        job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(before("queued")))
+        await connection.execute(job.values(state="queued", token=None, progress=None))
+        waiting = sa.update(solves).where(solves.c.job_id == job_id, solves.c.state == "running")
+        await connection.execute(waiting.values(state="queued", queue_deadline_ms=None))
+        await add_event(connection, job_id, "queued", {"reason": reason})
+        await self._announce(connection, job_id)
 
     async def queue(self) -> Queue:
         """How many jobs are open, and how long the oldest has waited."""
@@ -270,16 +323,41 @@ async def _hold(connection: Connection, claim: Claim, **values: Any) -> None:
         raise LostClaim(claim.job_id)
 
 
-async def _requeue(connection: Connection, job_id: str, reason: str) -> None:
-    stop = (await connection.execute(sa.select(jobs.c.stop).where(jobs.c.id == job_id))).scalar_one()
-    if stop:  # nobody waits for more than its best, and that is lost
+async def lock_job(connection: Connection, job_id: str | None) -> str | None:
+    """Keeps others from changing the job until the transaction ends; its state, None if there is no such job."""
+    state: str | None = await connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id).with_for_update())
+    return state
+
+
+async def settle_stop(connection: Connection, job_id: str) -> None:
+    """Asks of a locked job what those who still wait for it want: nothing, its best plan, or (nobody waits) its end."""
+    waiting = sa.select(solves.c.stop).where(solves.c.job_id == job_id, solves.c.state.in_(OPEN))
+    wishes = list((await connection.execute(waiting)).scalars())
+    if not wishes:
+        stop = "discard"
+    elif all(wish == "best" for wish in wishes):
+        stop = "best"
+    else:
+        return  # others still wait for the proof
+    state = await connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == job_id))
+    await connection.execute(sa.update(jobs).where(jobs.c.id == job_id).values(stop=stop))
+    if state == "queued":
         await end_job(connection, job_id, "cancelled", error=cancelled_error())
+
+
+async def _expire(connection: Connection, job_id: str) -> None:
+    if await lock_job(connection, job_id) != "queued":
         return
-    job = sa.update(jobs).where(jobs.c.id == job_id, jobs.c.state.in_(before("queued")))
-    await connection.execute(job.values(state="queued", token=None, progress=None))
-    waiting = sa.update(solves).where(solves.c.job_id == job_id, solves.c.state == "running")
-    await connection.execute(waiting.values(state="queued"))
-    await add_event(connection, job_id, "queued", {"reason": reason})
+    moment = now_ms()
+    late = (solves.c.job_id == job_id, solves.c.state == "queued", solves.c.queue_deadline_ms <= moment)
+    error = QueueTimeout("no worker was free in time.", hint="Ask again later, allow a longer wait, or add workers.")
+    ended = {"state": "failed", "error": error.to_dict(), "finished_ms": moment}
+    await connection.execute(sa.update(solves).where(*late).values(**ended))
+    await settle_stop(connection, job_id)
+
+
+def _silence() -> RematError:
+    return EngineFailed("the worker process fell silent at every attempt.", hint="See the workers' logs.")
 
 
 def cancelled_error() -> dict[str, Any]:

@@ -76,7 +76,10 @@ async def _delete(
     deleted = 0
     while True:
         async with database.writing() as connection:
-            batch = list((await connection.execute(old.limit(BATCH))).scalars())
+            old_rows = old.limit(BATCH).with_for_update(skip_locked=True, of=column.table)
+            locked = list((await connection.execute(old_rows)).scalars())
+            # Now that nobody can refer to them any more: has anybody, between the look and the lock?
+            batch = list((await connection.execute(old.where(column.in_(locked)))).scalars())
             for part in parts:
                 await connection.execute(sa.delete(part.table).where(part.in_(batch)))
             await connection.execute(sa.delete(column.table).where(column.in_(batch)))

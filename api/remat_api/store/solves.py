@@ -12,11 +12,20 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from remat_api.jobs.states import FINAL, OPEN
-from remat_api.questions import Question
+from remat_api.questions import Question, Terms
 from remat_api.store.answers import Answer, read_answer
 from remat_api.store.clock import first_id, new_id, now_ms
 from remat_api.store.database import Connection, Database
-from remat_api.store.jobs import cancelled_error, drop_job, end_job, join_job, open_job
+from remat_api.store.jobs import (
+    Announce,
+    announce_nothing,
+    cancelled_error,
+    drop_job,
+    join_job,
+    lock_job,
+    open_job,
+    settle_stop,
+)
 from remat_api.store.tables import graphs, jobs, plans, points, solves
 from remat_solver.errors import NotFound
 
@@ -44,6 +53,7 @@ class Solve:
     created_ms: int
     started_ms: int | None
     finished_ms: int | None
+    queue_deadline_ms: int | None
     attempt: int
     priority: int
     progress: dict[str, Any] | None
@@ -88,8 +98,9 @@ class Activity:
 class SolveStore:
     """Asking, looking, listing, cancelling and forgetting."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, announce: Announce = announce_nothing) -> None:
         self._database = database
+        self._announce = announce
 
     async def record_answer(
         self, question: Question, answer: Answer, *, owner: str, tags: tuple[str, ...]
@@ -106,7 +117,8 @@ class SolveStore:
         """A solve that is over at once, because an equal frontier was finished before; None if there is none."""
         done = (jobs.c.key == question.key, jobs.c.state == "done", jobs.c.stop == "")
         async with self._database.writing() as connection:
-            job_id = await connection.scalar(sa.select(jobs.c.id).where(*done).limit(1))
+            held = sa.select(jobs.c.id).where(*done).limit(1).with_for_update(read=True, key_share=True)
+            job_id = await connection.scalar(held)
             if job_id is None:
                 return None
             row = _new_row(question, owner, tags)
@@ -126,27 +138,28 @@ class SolveStore:
             rows = (await connection.execute(query)).all()
         return [(row.id, {figure: getattr(row, figure) for figure in FIGURES}) for row in rows]
 
-    async def join(self, question: Question, *, owner: str, tags: tuple[str, ...], priority: int) -> str | None:
+    async def join(self, question: Question, terms: Terms, *, owner: str) -> str | None:
         """A solve that waits for the open job of the same key; None if there is no such job."""
+        row = _waiting_row(question, terms, owner)
         async with self._database.writing() as connection:
-            return await _join(connection, question, _new_row(question, owner, tags), priority)
+            return await _join(connection, question, row, terms.priority)
 
-    async def ask(self, question: Question, *, owner: str, tags: tuple[str, ...], priority: int) -> tuple[str, bool]:
+    async def ask(self, question: Question, terms: Terms, *, owner: str) -> tuple[str, bool]:
         """A solve with a job of its own, unless there is one to join by now; its id, and whether a job was made."""
-        row = _new_row(question, owner, tags)
+        row = _waiting_row(question, terms, owner)
         async with self._database.writing() as connection:
             if not await _exists(connection, graphs.c.id, question.stored.id):
                 raise NotFound("the graph was forgotten meanwhile.", hint="Upload it again.")
-            job_id = await open_job(connection, question, priority)
-            if job_id is None:
-                joined = await _join(connection, question, row, priority)
-                assert joined is not None
-                return joined, False
+            while (job_id := await open_job(connection, question, terms.priority)) is None:
+                joined = await _join(connection, question, row, terms.priority)
+                if joined is not None:
+                    return joined, False
             # A job that ended between the look at the answers and here has left its answer: look again,
             # now that no other job for the key can be open.
             answer = await read_answer(connection, question.key)
             if answer is None:
                 row |= {"job_id": job_id, "state": "queued", "source": "solve"}
+                await self._announce(connection, job_id)
             else:
                 await drop_job(connection, job_id)
                 row |= _answered(answer)
@@ -198,13 +211,14 @@ class SolveStore:
     async def cancel(self, solve_id: str, *, owner: str | None, keep: str, kind: Kind = "solve") -> str | None:
         """Cancels a solve (no effect on a finished one); returns its job's id. Raises `NotFound`."""
         async with self._database.writing() as connection:
-            mine = sa.select(solves).where(solves.c.id == solve_id, _is(kind))
+            mine = sa.select(solves.c.owner, solves.c.job_id).where(solves.c.id == solve_id, _is(kind))
             row = (await connection.execute(mine)).one_or_none()
             if row is None or owner not in (None, row.owner):
                 raise _no_such_solve(solve_id)
-            if row.state in OPEN:
-                await _withdraw(connection, row, keep)
-        job_id: str | None = row.job_id
+            job_id: str | None = row.job_id
+            await lock_job(connection, job_id)
+            if await connection.scalar(sa.select(solves.c.state).where(solves.c.id == solve_id)) in OPEN:
+                await _withdraw(connection, solve_id, job_id or "", keep)
         return job_id
 
     async def delete(self, solve_id: str, *, owner: str | None, kind: Kind = "solve") -> str | None:
@@ -216,7 +230,9 @@ class SolveStore:
 
 
 async def _exists(connection: Connection, column: sa.Column[str], value: str) -> bool:
-    return await connection.scalar(sa.select(column).where(column == value)) is not None
+    """Whether there is such a row, which then can't be deleted until the transaction ends."""
+    held = sa.select(column).where(column == value).with_for_update(read=True, key_share=True)
+    return await connection.scalar(held) is not None
 
 
 async def _join(connection: Connection, question: Question, row: dict[str, Any], priority: int) -> str | None:
@@ -229,23 +245,12 @@ async def _join(connection: Connection, question: Question, row: dict[str, Any],
     return str(row["id"])
 
 
-async def _withdraw(connection: Connection, row: sa.Row[Any], keep: str) -> None:
+async def _withdraw(connection: Connection, solve_id: str, job_id: str, keep: str) -> None:
     values: dict[str, Any] = {"stop": keep}
     if keep == "discard":
         values |= {"state": "cancelled", "error": cancelled_error(), "finished_ms": now_ms()}
-    await connection.execute(sa.update(solves).where(solves.c.id == row.id).values(**values))
-    waiting = sa.select(solves.c.stop).where(solves.c.job_id == row.job_id, solves.c.state.in_(OPEN))
-    wishes = list((await connection.execute(waiting)).scalars())
-    if not wishes:
-        stop = "discard"
-    elif all(wish == "best" for wish in wishes):
-        stop = "best"
-    else:
-        return  # others still wait for the proof
-    state = await connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == row.job_id))
-    await connection.execute(sa.update(jobs).where(jobs.c.id == row.job_id).values(stop=stop))
-    if state == "queued":
-        await end_job(connection, row.job_id, "cancelled", error=cancelled_error())
+    await connection.execute(sa.update(solves).where(solves.c.id == solve_id).values(**values))
+    await settle_stop(connection, job_id)
 
 
 def _new_row(question: Question, owner: str, tags: tuple[str, ...]) -> dict[str, Any]:
@@ -260,6 +265,13 @@ def _new_row(question: Question, owner: str, tags: tuple[str, ...]) -> dict[str,
         "stop": "",
         "created_ms": now_ms(),
     }
+
+
+def _waiting_row(question: Question, terms: Terms, owner: str) -> dict[str, Any]:
+    row = _new_row(question, owner, terms.tags)
+    if terms.queue_timeout_s is not None:
+        row["queue_deadline_ms"] = row["created_ms"] + int(terms.queue_timeout_s * 1000)
+    return row
 
 
 def _is(kind: Kind) -> sa.ColumnElement[bool]:

@@ -7,6 +7,7 @@ plans     refereed plans, by the sha256 of their JSON
 graphs    uploaded graphs, by the sha256 of their JSON
 points    the plans of a frontier, as they are found
 events    what happened to a job, in order, for replay
+workers   processes that solve beside a PostgreSQL, and when each was last heard of
 api_keys  who may ask, with quotas; secrets only as sha256
 repeats   requests that carried an Idempotency-Key, and the solve that each made
 """
@@ -89,6 +90,7 @@ jobs = sa.Table(
     sa.Column("state", STATE, nullable=False),
     sa.Column("stop", sa.String(8), nullable=False),  # "", "best" or "discard"
     sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("deaths", sa.Integer, nullable=False, server_default="0"),  # attempts that ended with their worker
     sa.Column("token", ID),
     sa.Column("heartbeat_ms", sa.BigInteger),
     sa.Column("progress", sa.JSON),
@@ -125,6 +127,7 @@ solves = sa.Table(
     sa.Column("error", sa.JSON),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("finished_ms", sa.BigInteger),
+    sa.Column("queue_deadline_ms", sa.BigInteger),  # it fails if it still waits for a worker then
     sa.Index("ix_solves_owner", "owner", "id"),
     sa.Index("ix_solves_state", "state", "id"),
 )
@@ -145,6 +148,17 @@ points = sa.Table(
     sa.Column("job_id", ID, sa.ForeignKey("jobs.id"), primary_key=True),
     sa.Column("budget_bytes", sa.BigInteger, primary_key=True),
     sa.Column("plan_id", SHA256, sa.ForeignKey("plans.id"), nullable=False),
+)
+
+workers = sa.Table(
+    "workers",
+    metadata,
+    sa.Column("id", ID, primary_key=True),
+    sa.Column("host", sa.String(255), nullable=False),
+    sa.Column("slots", sa.Integer, nullable=False),
+    sa.Column("engine", sa.String(64), nullable=False),
+    sa.Column("started_ms", sa.BigInteger, nullable=False),
+    sa.Column("beat_ms", sa.BigInteger, nullable=False),
 )
 
 api_keys = sa.Table(
