@@ -50,6 +50,7 @@ class Settings:
     `stalled_after_s`: a job whose worker is silent for so long is given to another (workers beat every second).
     `drain_s`: how long running jobs may go on when the service stops; what is unfinished then is solved after
     the next start. `job_memory_bytes`: address space of one worker and its engine; 0 sets no limit.
+    `alive_file`: a worker of a PostgreSQL touches it whenever it has reached the database, for health checks.
     `require_keys`: every request must show an API key. `insecure`: answer others without keys.
     `admin_key`: a key of the operator's own choice that may do everything (32 characters or more).
     `session_secret` signs the dashboard's sessions; by default one is made and kept in the data folder.
@@ -72,6 +73,7 @@ class Settings:
     max_queued_jobs: int = 10_000
     drain_s: float = 2.0
     job_memory_bytes: int = 0
+    alive_file: str = ""
     require_keys: bool = False
     insecure: bool = False
     admin_key: str = field(default="", repr=False)

@@ -44,13 +44,6 @@ async def _work(settings: Settings) -> None:
     async with open_stores(settings) as stores:
         assert stores.deliveries is not None
         crew = make_crew(settings, stores, Hub(), Metrics())
-        working = ClusterWorker(
-            crew,
-            stores.jobs,
-            stores.workers,
-            stores.deliveries,
-            libpq_url=settings.libpq_url,
-            stalled_after_s=settings.stalled_after_s,
-        )
+        working = ClusterWorker(crew, stores.jobs, stores.workers, stores.deliveries, settings)
         typer.echo(f"Remat solves {settings.workers} jobs at once (Ctrl-C drains and stops)")
         await working.run(stop)

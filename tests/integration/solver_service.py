@@ -52,6 +52,11 @@ class RematProcess:
         """SIGTERM: a clean shutdown; returns the exit status (after it, uvicorn ends by the signal itself)."""
         return self._end(signal.SIGTERM)
 
+    def wait(self) -> int:
+        """Waits for its end; returns the exit status."""
+        assert self._process is not None
+        return self._process.wait(START_TIMEOUT_S)
+
     def printed(self) -> str:
         """Everything that it wrote to its terminal."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
@@ -72,11 +77,11 @@ class RematProcess:
 class SolverService(RematProcess):
     """One service process on a data folder. It keeps its port over restarts, as a deployed one does."""
 
-    def __init__(self, folder: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, command: str = "serve", **environment: str) -> None:
         self.folder = folder
         self._port = free_port()
-        own = ("serve", "--port", str(self._port), "--data-dir", str(folder / "data"))
-        super().__init__(folder / "service.log", *own, *arguments, **environment)
+        own = ("--port", str(self._port), "--data-dir", str(folder / "data"))
+        super().__init__(folder / "service.log", command, *own, *arguments, **environment)
 
     @property
     def url(self) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+from pathlib import Path
 
 import procrastinate
 from procrastinate.exceptions import ConnectorException
@@ -15,6 +16,7 @@ from remat_api.jobs.deliveries import QUEUE, TASK, drop_stalled_deliveries
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.listener import Listener
 from remat_api.jobs.states import FINAL
+from remat_api.settings import Settings
 from remat_api.store.clock import new_id, now_ms
 from remat_api.store.database import AWAY
 from remat_api.store.jobs import JobStore
@@ -88,16 +90,15 @@ class ClusterWorker:
         jobs: JobStore,
         workers: WorkerStore,
         app: procrastinate.App,
-        *,
-        libpq_url: str,
-        stalled_after_s: float,
+        settings: Settings,
     ) -> None:
         self._crew = crew
         self._jobs = jobs
         self._workers = workers
         self._app = app
-        self._stalled_after_s = stalled_after_s
-        self._listener = Listener(libpq_url, self._hear, lambda: None)
+        self._stalled_after_s = settings.stalled_after_s
+        self._alive_file = Path(settings.alive_file) if settings.alive_file else None
+        self._listener = Listener(settings.libpq_url, self._hear, lambda: None)
         self._id = new_id()
         self._started_ms = now_ms()
         self._extra: set[asyncio.Task[None]] = set()
@@ -154,6 +155,8 @@ class ClusterWorker:
             )
             try:
                 await self._workers.beat(me)
+                if self._alive_file is not None:
+                    self._alive_file.touch()
                 await look_after(self._jobs, self._stalled_after_s)
                 await drop_stalled_deliveries(self._app, silent_for_s=self._stalled_after_s)
                 if self._crew.idle and (await self._jobs.queue()).queued:

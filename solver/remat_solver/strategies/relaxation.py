@@ -161,9 +161,7 @@ class Relaxation:
             cutoff=(cutoff_ns - self.graph.total_time_ns) / model.scale.time_unit,
         )
         try:
-            return self.engine.solve(
-                model.program, limits, warm_start=start, should_stop=self.task.stop_requested
-            )
+            return self.engine.solve(model.program, limits, warm_start=start, should_stop=self.task.stop_requested)
         except EngineFailed:
             self.failures += 1
             if self.failures > _MAX_FAILURES:
