@@ -205,7 +205,8 @@ class _Search:
         if self.best.schedule is None:
             return
         open_ns = self.best.time_ns - relaxation.bound_ns
-        relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
+        if relaxation.rounds:
+            relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
         if (open_ns <= _NEARLY_CLOSED * gap_ns) != relaxation.is_unsolved:
             relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
         else:
