@@ -1,0 +1,76 @@
+"""The zoo's rows as a page: the counts, then a line for each architecture."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from benchmarks.zoo.row import Planned, Row
+
+_HEADINGS = (
+    "architecture", "kind", "ops", "graphs", "aot_eager trains", "mode", "identical to", "60%", "1.1 x bound",
+    "whose", "reason",
+)  # fmt: skip
+
+
+def as_page(rows: list[Row], *, date: str) -> str:
+    """Markdown."""
+    versions = ", ".join(sorted({row.versions for row in rows if row.versions}))
+    lines = [
+        "# The zoo",
+        "",
+        f"{date}; {versions}. Made by `python -m benchmarks.zoo --json benchmarks/results/zoo.json`.",
+        "Plans: share of the store-all peak, measured peak as a share of the budget, time overhead as planned.",
+        "",
+        *_counts(rows),
+        "",
+        "| " + " | ".join(_HEADINGS) + " |",
+        "|" + "---|" * len(_HEADINGS),
+        *(_line(row) for row in rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(rows: list[Row]) -> list[str]:
+    made = ["| | " + " | ".join(sorted({row.package for row in rows})) + " |"]
+    packages = sorted({row.package for row in rows})
+    made.append("|---" * (len(packages) + 1) + "|")
+    facts = {
+        "architectures": lambda row: True,
+        "eager trains": lambda row: row.eager_trains,
+        "aot_eager trains": lambda row: row.aot_eager_trains,
+        "aot_eager equals eager": lambda row: row.aot_eager_is_eager,
+        "planned": lambda row: bool(row.plans),
+        "identical under every plan": lambda row: row.identical,
+        "of these to eager": lambda row: row.identical and row.identical_to == "eager",
+        "of these to aot_eager only": lambda row: row.identical and row.identical_to == "aot_eager",
+        "planned as several graphs": lambda row: row.mode == "split" and bool(row.plans),
+        "within budget under every plan": lambda row: row.within_budget,
+    }
+    for label, holds in facts.items():
+        counts = Counter(row.package for row in rows if holds(row))
+        made.append(f"| {label} | " + " | ".join(str(counts[package]) for package in packages) + " |")
+    return made
+
+
+def _line(row: Row) -> str:
+    plans = {planned.goal: _plan(planned, row) for planned in row.plans}
+    cells = (
+        row.name,
+        row.kind,
+        str(row.ops or ""),
+        str(row.graphs or row.aot_eager_graphs or ""),
+        "yes" if row.aot_eager_trains else "no",
+        row.mode,
+        row.identical_to,
+        plans.get("60%", ""),
+        plans.get("1.1 x bound", ""),
+        row.cause,
+        row.reason.replace("|", "\\|"),
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def _plan(planned: Planned, row: Row) -> str:
+    share = planned.budget_bytes / row.store_all_peak_bytes if row.store_all_peak_bytes else 0
+    reached = planned.measured_peak_bytes / planned.budget_bytes
+    return f"{share:.0%}, {reached:.1%}, +{planned.overhead:.1%}" if planned.measured_peak_bytes else "failed"
