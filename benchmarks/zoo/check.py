@@ -32,7 +32,7 @@ from remat_solver.simulate import simulate, store_all_schedule
 
 SHARE = 0.6
 BOUND_MULTIPLE = 1.1
-SOLVE_LIMIT_S = 60.0
+SOLVE_LIMIT_S = 20.0
 GAP = 0.02
 
 

@@ -158,7 +158,7 @@ class _Builder:
             return args[0]  # type: ignore[no-any-return]
         made_from, made = self.views.get(key, (None, None))
         if made is None or made_from != (args, kwargs):
-            made = self._add(key, key.target, args, kwargs)
+            made = self._add(key, fake_storages.replacement(key), args, kwargs)
             self.views[key] = ((args, kwargs), made)
         return made
 

@@ -1,11 +1,13 @@
 """Where PyTorch's fake tensors say one thing and its kernels do another: what the allocator really holds.
 
-Found by running PyTorch's own operator database both ways. Three kinds matter on the CPU:
+Found by running PyTorch's own operator database both ways, and a zoo of models. Four kinds matter on the CPU:
 
 * a loss that is reduced to a scalar lies in the buffer of its elements (`mse_loss` of n numbers holds n);
 * a normalisation of half-precision inputs with float32 weights keeps its statistics in float32;
 * `copy`, the functional form of `copy_`, clones the whole storage behind its first argument. It is run here
-  as what its fake does: fill a tensor of the same strides.
+  as what its fake does: fill a tensor of the same strides;
+* some kernels lay their results out otherwise than the stand-ins say (attention on transposed inputs), so that a
+  view of one is impossible. Then it is copied, as `reshape` does, rather than refused.
 """
 
 from __future__ import annotations
@@ -48,7 +50,17 @@ def replacement(node: fx.Node) -> Any:
     """What to run in place of the node's target."""
     if node.target is aten.copy.default and _fills_its_storage_once(node.meta["val"]):
         return functional_copy
+    if node.target is aten.view.default:
+        return view_or_copy
     return node.target
+
+
+def view_or_copy(tensor: torch.Tensor, size: list[int]) -> torch.Tensor:
+    """`aten.view`, or a copy of that shape where the strides allow no view."""
+    try:
+        return aten.view.default(tensor, size)  # type: ignore[no-any-return]
+    except RuntimeError:
+        return aten.reshape.default(tensor, size)  # type: ignore[no-any-return]
 
 
 def functional_copy(onto: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

@@ -17,7 +17,9 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
 
+from remat.torch.adapters import adapter_for
 from remat.torch.contract import JointGraph, contract
+from remat.torch.decompositions import eager_kernels
 from remat.torch.executor import boxed_function
 
 Modules = tuple[fx.GraphModule, fx.GraphModule]
@@ -48,7 +50,8 @@ class JointBackend:
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **_options: Any) -> Callable[..., Any]:
         self._began = perf_counter()
-        return self._compile(module, inputs)
+        with eager_kernels():
+            return self._compile(module, inputs)
 
     def _partition(
         self, joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_hints: Any
@@ -86,9 +89,9 @@ def compiled_call(
     """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape.
 
     Dynamo would trace NumPy's random numbers as PyTorch's, silently: it is told to refuse them. Log lines in
-    the forward, which it can't trace, are left out.
+    the forward, which it can't trace, are left out. What a library's models need is done by their adapter.
     """
-
+    adapter = adapter_for(model)
     call_model: Callable[..., Any] = model._call_impl  # past the slot in which the compiled call will lie
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -102,7 +105,8 @@ def compiled_call(
     tracing = torch._dynamo.config.patch(use_numpy_random_stream=True, ignore_logging_functions=_logging_functions())
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        with tracing:
+        args, kwargs = adapter.prepare(args, kwargs)
+        with tracing, adapter.calling():
             return compiled(*args, **kwargs)
 
     return run

@@ -1,0 +1,22 @@
+"""What an adapter may do: the default does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Adapter:
+    """Hints for one model."""
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        """The arguments to trace and run the model with, before each call."""
+        return args, kwargs
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """Surrounds each call, so that what it sets holds while the model is traced and while guards are checked."""
+        yield

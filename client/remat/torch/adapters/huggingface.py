@@ -1,0 +1,89 @@
+"""Models of Hugging Face's `transformers`, alone or inside another module.
+
+* Some models install hooks, or find out what kind of labels they have, in their first call. That is done before it.
+* A mask of ones is dropped by the library in eager mode, which looks at the values, but not while it is traced:
+  attention then runs another kernel, and results differ in the last bits. It is dropped here, as eager mode does.
+* Mamba-like models run a parallel scan when they are traced, and a loop in eager mode. The loop is traced here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from remat.torch.adapters.adapter import Adapter, Arguments
+
+_MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
+_SCAN = "use_associative_scan"
+_CLASSIFIER_LOSSES = ("ForSequenceClassification", "ForImageClassification", "ForVideoClassification",
+                      "ForAudioClassification")  # fmt: skip
+
+
+def pretrained_models_in(model: nn.Module) -> list[Any]:
+    """The models of `transformers` that `model` is or holds, outermost first. The library is not imported for it."""
+    library = sys.modules.get("transformers.modeling_utils")
+    if library is None:
+        return []
+    return [module for module in model.modules() if isinstance(module, library.PreTrainedModel)]
+
+
+class HuggingFaceAdapter(Adapter):
+    """Hints for a model that is, or holds, models of `transformers`."""
+
+    def __init__(self, model: nn.Module, pretrained: list[Any]) -> None:
+        self._model = pretrained[0]
+        self._is_outermost = pretrained[0] is model
+        self._scanning = [module for module in model.modules() if getattr(module, _SCAN, False) is True]
+        for each in pretrained:
+            _install_hooks(each)
+
+    def prepare(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        if not self._is_outermost:
+            return args, kwargs  # whose arguments they are is not known
+        _settle_problem_type(self._model, kwargs.get("labels"))
+        if getattr(self._model, "main_input_name", "") != "input_ids":
+            return args, kwargs
+        ones = [name for name in _MASKS if _is_all_ones(kwargs.get(name))]
+        return args, {**kwargs, **dict.fromkeys(ones)}
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        for module in self._scanning:
+            setattr(module, _SCAN, False)
+        try:
+            yield
+        finally:
+            for module in self._scanning:
+                setattr(module, _SCAN, True)
+
+
+def _install_hooks(model: Any) -> None:
+    """The hooks that record hidden states, which a model otherwise installs in its first call, under a lock."""
+    capturing = sys.modules.get("transformers.utils.output_capturing")
+    install = getattr(capturing, "maybe_install_capturing_hooks", None)
+    if install is not None:
+        install(model)
+
+
+def _settle_problem_type(model: Any, labels: object) -> None:
+    """What the loss of a classifier writes into the configuration in its first call, by the same rule."""
+    config: Any = getattr(model, "config", None)
+    if not isinstance(labels, Tensor) or getattr(config, "problem_type", "") is not None:
+        return
+    if not type(model).__name__.endswith(_CLASSIFIER_LOSSES):
+        return
+    if config.num_labels == 1:
+        config.problem_type = "regression"
+    elif labels.dtype in (torch.long, torch.int):
+        config.problem_type = "single_label_classification"
+    else:
+        config.problem_type = "multi_label_classification"
+
+
+def _is_all_ones(mask: object) -> bool:
+    return isinstance(mask, Tensor) and mask.dim() == 2 and not mask.requires_grad and bool(mask.eq(1).all())
