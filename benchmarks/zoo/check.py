@@ -32,8 +32,8 @@ from remat_solver.simulate import simulate, store_all_schedule
 
 SHARE = 0.6
 BOUND_MULTIPLE = 1.1
-SOLVE_LIMIT_S = 20.0
-GAP = 0.02
+SOLVE_LIMIT_S = 8.0
+GAP = 0.05
 
 
 def check(architecture: Architecture) -> Row:

@@ -1,11 +1,12 @@
 """Where PyTorch's fake tensors say one thing and its kernels do another: what the allocator really holds.
 
-Found by running PyTorch's own operator database both ways, and a zoo of models. Four kinds matter on the CPU:
+Found by running PyTorch's own operator database both ways, and a zoo of models. Five kinds matter on the CPU:
 
 * a loss that is reduced to a scalar lies in the buffer of its elements (`mse_loss` of n numbers holds n);
 * a normalisation of half-precision inputs with float32 weights keeps its statistics in float32;
 * `copy`, the functional form of `copy_`, clones the whole storage behind its first argument. It is run here
   as what its fake does: fill a tensor of the same strides;
+* `bernoulli`, the functional form of `bernoulli_`, draws in another order where memory is not contiguous;
 * some kernels lay their results out otherwise than the stand-ins say (attention on transposed inputs), so that a
   view of one is impossible. Then it is copied, as `reshape` does, rather than refused.
 """
@@ -50,9 +51,16 @@ def replacement(node: fx.Node) -> Any:
     """What to run in place of the node's target."""
     if node.target is aten.copy.default and _fills_its_storage_once(node.meta["val"]):
         return functional_copy
+    if node.target is aten.bernoulli.p and _is_empty(node.args[0]):
+        return bernoulli_in_place
     if node.target is aten.view.default:
         return view_or_copy
     return node.target
+
+
+def bernoulli_in_place(onto: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """`aten.bernoulli`, drawn in the memory order of `onto` as its in-place form does, whose trace this is."""
+    return torch.empty_like(onto).bernoulli_(p, generator=generator)
 
 
 def view_or_copy(tensor: torch.Tensor, size: list[int]) -> torch.Tensor:
@@ -67,6 +75,11 @@ def functional_copy(onto: torch.Tensor, source: torch.Tensor, non_blocking: bool
     """`aten.copy` without what lies around `onto` in its storage."""
     made = torch.empty_strided(onto.shape, onto.stride(), dtype=onto.dtype, device=onto.device)
     return made.copy_(source, non_blocking)
+
+
+def _is_empty(argument: Any) -> bool:
+    """Whether a tensor was made without contents, to be written in place."""
+    return isinstance(argument, fx.Node) and argument.target is aten.empty_like.default
 
 
 def _fills_its_storage_once(tensor: torch.Tensor) -> bool:
