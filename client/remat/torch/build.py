@@ -103,7 +103,7 @@ class _Builder:
         device = self.joint.random_devices.get(index)
         if device is not None and self.run_counts[index] > 1:
             if is_recompute:
-                target, args = random_state.Replay(device), (self._fetch(index), target, *args)
+                target, args = random_state.Replay(device, target), (self._fetch(index), *args)
             else:
                 self._save_state(index, device, node)
         made = self._add(node, target, args, kwargs)

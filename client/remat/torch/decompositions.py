@@ -78,14 +78,9 @@ def _exact_dropout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
 
 def scales_alike(p: float, dtype: torch.dtype) -> bool:
     """Whether the CPU's two dropouts agree: one divides its noise by 1 - p, the other multiplies by 1 / (1 - p)."""
-    if dtype == torch.float64 or p in (0, 1):
-        return True
-    scale = np.float32(1 / (1 - p))
-    noise = np.float32(1) / np.float32(1 - p)
-    if dtype == torch.float32:
-        return bool(scale == noise)
-    kept_bits = 10 if dtype == torch.float16 else 7
-    return bool(scale == noise) and float(np.ldexp(np.frexp(noise)[0], kept_bits + 1)).is_integer()
+    if dtype != torch.float32 or p == 1:
+        return True  # in half precision both round to the same factor (tried for every hundredth)
+    return bool(np.float32(1 / (1 - p)) == np.float32(1) / np.float32(1 - p))
 
 
 def _forget_dispatch() -> None:

@@ -59,15 +59,16 @@ class SaveState:
 
 @dataclass(frozen=True)
 class Replay:
-    """Runs a random op from a saved state, and leaves the generator as it was."""
+    """Runs the random op `target` from a saved state, and leaves the generator as it was."""
 
     device: torch.device
+    target: Callable[..., Any]
     __name__ = "replay_random"
 
-    def __call__(self, state: torch.Tensor, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         present = _read(self.device)
         _write(state, self.device)
         try:
-            return target(*args, **kwargs)
+            return self.target(*args, **kwargs)
         finally:
             _write(present, self.device)

@@ -35,9 +35,9 @@ def test_without_restoring_the_random_state_gradients_are_wrong(monkeypatch: pyt
 
 
 def test_without_putting_the_random_state_back_the_stream_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    def replay(_: Any, state: Tensor, target: Any, *args: Any, **kwargs: Any) -> Any:
+    def replay(self: random_state.Replay, state: Tensor, *args: Any, **kwargs: Any) -> Any:
         torch.set_rng_state(state)
-        return target(*args, **kwargs)
+        return self.target(*args, **kwargs)
 
     monkeypatch.setattr(random_state.Replay, "__call__", replay)
     case = BY_NAME["dropout"]
