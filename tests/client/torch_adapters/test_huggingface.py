@@ -1,0 +1,139 @@
+"""Models of `transformers`: with the adapter they train like eager, in one graph; without it they don't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from remat.torch import joint_capture
+from remat.torch.adapters import Adapter, adapter_for
+from remat.torch.backend import Backend
+from remat.torch.compile import attach, planned_graphs
+from remat_solver.errors import GraphBreak
+from tests.client.torch_exact import schedules
+
+pytestmark = pytest.mark.filterwarnings("ignore:Dynamo detected a call to a .functools.lru_cache")
+
+TEXT: dict[str, Any] = {
+    "vocab_size": 32,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+}
+Batch = dict[str, Tensor]
+
+
+def llama() -> nn.Module:
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT, num_key_value_heads=1))
+
+
+def mamba() -> nn.Module:
+    return transformers.MambaForCausalLM(transformers.MambaConfig(**TEXT, state_size=4))
+
+
+def resnet() -> nn.Module:
+    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=3)
+    return transformers.ResNetForImageClassification(config)
+
+
+def segformer() -> nn.Module:
+    config = transformers.SegformerConfig(
+        num_encoder_blocks=1, depths=[1], sr_ratios=[1], hidden_sizes=[8], patch_sizes=[7], strides=[4],
+        num_attention_heads=[1], mlp_ratios=[2], decoder_hidden_size=8, num_labels=3,
+    )  # fmt: skip
+    return transformers.SegformerForSemanticSegmentation(config)
+
+
+def sentences(mask: Tensor | None = None) -> Batch:
+    tokens = torch.randint(3, 32, (2, 8))
+    return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens) if mask is None else mask, "labels": tokens}
+
+
+def padded() -> Batch:
+    return sentences(torch.tensor([[0, 0, 0] + [1] * 5, [1] * 8]))
+
+
+def images() -> Batch:
+    return {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([0, 2])}
+
+
+def maps() -> Batch:
+    return {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.randint(3, (2, 16, 16))}
+
+
+def trained(make: Callable[[], nn.Module], batch_of: Callable[[], Batch], *, planned: bool) -> tuple[list[Tensor], int]:
+    """Losses and gradients of two steps, and how many graphs were planned."""
+    torch.manual_seed(0)
+    model = make().train()
+    if planned:
+        backend = Backend(model=model, planner=schedules.planner_of(schedules.evict_all), measure=lambda graph: graph)
+        attach(model, backend, loss_fn=lambda output: output.loss)
+    seen = []
+    for _ in range(2):
+        model.zero_grad()
+        loss = model(**batch_of())
+        loss = loss if planned else loss.loss
+        loss.backward()
+        seen += [loss.detach(), *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+    return seen, len(planned_graphs(model))
+
+
+def outcome(make: Callable[[], nn.Module], batch_of: Callable[[], Batch]) -> tuple[bool, int]:
+    """Whether a plan trains the model like eager, and how many graphs it took."""
+    eager, _ = trained(make, batch_of, planned=False)
+    ours, graphs = trained(make, batch_of, planned=True)
+    assert len(eager) == len(ours)
+    return all(torch.equal(one, other) for one, other in zip(eager, ours, strict=True)), graphs
+
+
+@pytest.mark.parametrize(
+    ("make", "batch_of"),
+    [(llama, sentences), (llama, padded), (mamba, sentences), (resnet, images), (segformer, maps)],
+    ids=["mask of ones", "padded", "scan", "classifier", "hooks"],
+)
+def test_it_trains_like_eager_in_one_graph(make: Callable[[], nn.Module], batch_of: Callable[[], Batch]) -> None:
+    assert outcome(make, batch_of) == (True, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "batch_of", "expected"),
+    [(llama, sentences, (False, 1)), (mamba, sentences, (False, 1)), (resnet, images, (True, 2))],
+    ids=["mask of ones", "scan", "classifier"],
+)
+def test_without_the_adapter_it_does_not(
+    make: Callable[[], nn.Module],
+    batch_of: Callable[[], Batch],
+    expected: tuple[bool, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joint_capture, "adapter_for", lambda _model: Adapter())
+    assert outcome(make, batch_of) == expected
+
+
+def test_without_its_hooks_a_model_breaks_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joint_capture, "adapter_for", lambda _model: Adapter())
+    with pytest.raises(GraphBreak):
+        trained(segformer, maps, planned=True)
+
+
+def test_only_masks_of_ones_are_dropped_and_settings_are_put_back() -> None:
+    model = mamba()
+    adapter = adapter_for(model)
+    assert adapter.prepare((), sentences())[1]["attention_mask"] is None
+    given = padded()
+    assert adapter.prepare((), given)[1]["attention_mask"] is given["attention_mask"]
+    scanning = [module for module in model.modules() if getattr(module, "use_associative_scan", False)]
+    with adapter.calling():
+        assert not any(module.use_associative_scan for module in scanning)
+    assert scanning
+    assert all(module.use_associative_scan for module in scanning)
+
+
+def test_other_models_have_no_adapter() -> None:
+    assert type(adapter_for(nn.Linear(2, 2))) is Adapter
