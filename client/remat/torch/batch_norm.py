@@ -42,3 +42,12 @@ def recompute_call(args: tuple[Any, ...]) -> tuple[torch._ops.OpOverload, tuple[
     """The call that recomputes a BatchNorm called with `args`."""
     batch, weight, bias, _mean, _variance, training, momentum, epsilon = args
     return WITHOUT_STATISTICS, (batch, weight, bias, training, momentum, epsilon)
+
+
+def without_statistics(target: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a training BatchNorm of eager mode, less the running statistics, which it would update."""
+    names = [argument.name for argument in target._schema.arguments]
+    named = dict(zip(names, args, strict=False))
+    if not named.get("training"):
+        return args
+    return tuple(None if name.startswith("running_") else argument for name, argument in named.items())

@@ -13,6 +13,7 @@ from remat_solver.errors import CaptureError, GraphBreak, RematError
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
 _CONTEXT = "Developer debug context:"
+_ADVICE = "Move that line out of the model's forward, or write it with tensor operations."
 _OWN_FOLDER = os.path.dirname(__file__)
 
 
@@ -37,7 +38,7 @@ def _graph_break(error: exc.TorchDynamoException) -> GraphBreak:
     where = _where(error)
     return GraphBreak(
         f"the model can't be captured as one graph: {reason}, at {where or 'an unknown line'}.",
-        hint=advice or "Move that line out of the model's forward, or write it with tensor operations.",
+        hint=f'{advice or _ADVICE} Or compile with mode="eager", which captures nothing.',
         where=where,
         reason=reason,
     )

@@ -7,20 +7,27 @@ through the slot that `nn.Module.compile` uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from remat.torch.backend import Backend
 from remat.torch.breaks import explain
+from remat.torch.eager.compile import EagerCall
+from remat.torch.eager.plan import EagerPlan
 from remat.torch.joint_capture import compiled_call
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
-from remat_solver.errors import ApplyError, VerificationFailed
+from remat_solver.budget import parse_budget
+from remat_solver.errors import ApplyError, InvalidRequest, VerificationFailed
 from remat_solver.plan import Plan
 
 _Model = TypeVar("_Model", bound=nn.Module)
+
+Mode = Literal["exact", "eager"]
+
+_EAGER_FIELDS = {"engine", "gap", "time_limit_s", "measure"}
 
 
 class _PlannedCall:
@@ -66,6 +73,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     model: _Model,
     *,
     budget: str | int | None = None,
+    mode: Mode = "exact",
     max_overhead: str | float | None = None,
     plan: Plan | Sequence[Plan] | None = None,
     endpoint: str | None = None,
@@ -81,6 +89,10 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     budget: the highest allowed peak of forward and backward, everything included ("8GiB", "80%" of the
         store-all peak, or bytes). Instead of it, `max_overhead` ("10%" more time than store-all) asks for the
         least memory, and `plan` brings plans made before.
+    mode: "exact" captures the step as one graph and plans every op. "eager" captures nothing: some modules run under
+        PyTorch's checkpoint, each saving what a plan chose. It takes any model, reaches less than exact mode, and
+        plans by running trial steps at the first call; of the arguments it takes neither `max_overhead`, `plan`,
+        `endpoint` nor pins.
     endpoint: the URL of a solver service; without it plans are made in this process.
     optimizer: whose state counts as memory; estimated before its first step.
     loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
@@ -92,6 +104,21 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     Raises `InvalidRequest` at once; the first call may raise `GraphBreak`, `InfeasibleBudget`, `NoPlanInTime`,
     `PlanMismatch` or `VerificationFailed`, and then leaves the model as it was.
     """
+    if mode == "eager":
+        given = {"max_overhead": max_overhead, "plan": plan, "endpoint": endpoint, "on_progress": on_progress}
+        _refuse_for_eager({**{name: value for name, value in given.items() if value is not None}, **solve_fields})
+        _attach_eager(
+            model,
+            budget,
+            optimizer=optimizer,
+            loss_fn=loss_fn,
+            reserve_bytes=reserve,
+            verify=verify,
+            **solve_fields,
+        )
+        return model
+    if mode != "exact":
+        raise InvalidRequest(f"mode {mode!r} is unknown.", hint="Choose one of exact, eager.", field="mode")
     backend = Backend(
         budget,
         max_overhead=max_overhead,
@@ -124,7 +151,10 @@ def apply(
 
 def remove(model: _Model) -> _Model:
     """Takes the plan off: the model runs as it did before `compile` or `apply`. Without one, nothing happens."""
-    if isinstance(model._compiled_call_impl, _PlannedCall):
+    call = model._compiled_call_impl
+    if isinstance(call, EagerCall):
+        call.remove()
+    if isinstance(call, (_PlannedCall, EagerCall)):
         model._compiled_call_impl = None
     return model
 
@@ -133,6 +163,12 @@ def planned_graphs(model: nn.Module) -> tuple[PlannedGraph, ...]:
     """What was planned for `model` so far, one record per input shape; empty before its first call."""
     call = model._compiled_call_impl
     return call.backend.planned if isinstance(call, _PlannedCall) else ()
+
+
+def eager_plans(model: nn.Module) -> tuple[EagerPlan, ...]:
+    """The plans of eager mode that were made for `model` so far, one per input shape; empty in exact mode."""
+    call = model._compiled_call_impl
+    return tuple(call.plans.values()) if isinstance(call, EagerCall) else ()
 
 
 def planned_loss_fn(model: nn.Module) -> Callable[[Any], Any] | None:
@@ -145,7 +181,30 @@ def attach(
     model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None, *, verify: bool = False
 ) -> None:
     """Makes calls of `model` go through `backend`. Raises `ApplyError` if something stands in the way."""
-    if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, _PlannedCall):
+    _check_attachable(model)
+    remove(model)
+    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify)
+
+
+def _attach_eager(model: nn.Module, budget: str | int | None, **settings: Any) -> None:
+    if budget is None:
+        raise InvalidRequest("eager mode needs a budget.", hint='For example budget="8GiB".', field="budget")
+    _check_attachable(model)
+    remove(model)
+    model._compiled_call_impl = EagerCall(model, parse_budget(budget), **settings)
+
+
+def _refuse_for_eager(given: dict[str, Any]) -> None:
+    unknown = sorted(set(given) - _EAGER_FIELDS)
+    if unknown:
+        raise InvalidRequest(
+            f"eager mode takes no {unknown[0]}.", hint='Leave it out, or use mode="exact".', field=unknown[0]
+        )
+
+
+def _check_attachable(model: nn.Module) -> None:
+    ours = (_PlannedCall, EagerCall)
+    if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, ours):
         raise ApplyError("the model is compiled already.", hint="Give remat the model as it was before torch.compile.")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise ApplyError("this is torch.compile's wrapper, not the model.", hint="Give remat the model itself.")
@@ -155,4 +214,3 @@ def attach(
             f"PyTorch can't trace through {name} as one graph.",
             hint=f"Plan the model inside and wrap the planned model: {name}(remat.compile(model, ...)).",
         )
-    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify)

@@ -12,7 +12,8 @@ from rich.table import Table
 from torch import nn
 
 from remat.torch.both_ways import restored, run_once, run_unmeasured
-from remat.torch.compile import planned_graphs
+from remat.torch.compile import eager_plans, planned_graphs
+from remat.torch.eager.plan import EagerPlan
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
 from remat_solver.budget import format_bytes
@@ -144,9 +145,10 @@ class Report:
         return capture.get().rstrip()
 
 
-def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report:
+def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report | EagerPlan:
     """What the plan on `model` does. With a batch, one step is run and its peak measured; nothing else changes.
 
+    In eager mode that is the plan itself, of the last input shape: it carries what its trial steps measured.
     Raises `ApplyError` if no plan runs on the model yet.
     """
     measured: int | None = None
@@ -155,6 +157,8 @@ def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report:
         with restored(step):
             run_unmeasured(step, model, None)  # plans and builds, if this is the model's first call
             measured = run_once(step, model, None).peak_bytes_above_start
+    if plans := eager_plans(model):
+        return plans[-1]
     records = planned_graphs(model)
     if not records:
         raise ApplyError(

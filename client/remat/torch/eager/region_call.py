@@ -1,0 +1,162 @@
+"""Running one region by its plan, and refusing whatever would change gradients without a word.
+
+A recomputed region runs under `torch.utils.checkpoint` (non-reentrant), which restores the generator state at its
+entry. What that alone would get wrong is taken care of here:
+
+* every result that the plan saves must turn up in the forward, or the call is refused;
+* a BatchNorm runs again without its running statistics, and in-place ops on memory that lives outside the region
+  are passed over: both were done once;
+* a keyword argument or buffer that was changed in place between the two runs is refused, as PyTorch itself does
+  with positional arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from remat.torch import batch_norm
+from remat.torch.allocation import tensors_in
+from remat.torch.eager.plan import OpCall, RegionPlan
+from remat.torch.eager.regions import own_call
+from remat_solver.errors import ApplyError
+
+
+class Watcher(Protocol):
+    """Is told when regions begin and end (in a trial step)."""
+
+    def entered(self, path: str) -> None: ...
+    def left(self, path: str) -> None: ...
+    def recomputing(self, path: str) -> None: ...
+
+
+class RegionCall:
+    """Stands in for a module's call. `plan` is None where the region is left alone."""
+
+    def __init__(self, path: str, module: nn.Module) -> None:
+        self.path = path
+        self.module = module
+        self.plan: RegionPlan | None = None
+        self.watcher: Watcher | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return own_call(self.module)(*args, **kwargs)
+        if self.watcher:
+            self.watcher.entered(self.path)
+        result = own_call(self.module)(*args, **kwargs) if self.plan is None else self._checkpointed(args, kwargs)
+        if self.watcher:
+            self.watcher.left(self.path)
+        return result
+
+    def _checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self.plan is not None
+        run = _Run(self, self.plan, [*tensors_in(kwargs), *self.module.buffers()])
+
+        def call(_anchor: Tensor | None, *positional: Any) -> Any:
+            return own_call(self.module)(*positional, **kwargs)
+
+        # The device whose generator is kept is taken from positional tensors.
+        anchor = next((t for t in tensors_in((args, kwargs)) if t.device.type != "cpu"), None)
+        result = checkpoint(call, anchor, *args, use_reentrant=False, context_fn=run.contexts)
+        run.check_forward()
+        return result
+
+
+class _Run:
+    """One forward of a region and what belongs to it: counters of its own, and the versions of what it read."""
+
+    def __init__(self, region: RegionCall, plan: RegionPlan, watched: list[Tensor]) -> None:
+        self.path = region.path
+        self.watcher = region.watcher
+        self.plan = plan
+        self.watched = watched
+        self.versions: list[int] = []
+        self.seen: Counter[str] = Counter()
+        self.found: set[OpCall] = set()
+
+    def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
+        """What checkpoint enters around the forward, and around the recompute."""
+        forward: AbstractContextManager[Any] = nullcontext()
+        cached: AbstractContextManager[Any] = nullcontext()
+        if self.plan.saved:
+            forward, cached = create_selective_checkpoint_contexts(self._decide)  # type: ignore[no-untyped-call]
+        return forward, _Entering(lambda: self._recomputing(cached))
+
+    def check_forward(self) -> None:
+        """Raises `ApplyError` if some result that the plan saves did not turn up; then notes versions."""
+        missing = self.plan.saved - self.found
+        if missing:
+            op, occurrence = min(missing)
+            raise ApplyError(
+                f"{self.path} did not run {op} a {occurrence + 1}. time, whose result the plan saves "
+                f"({len(missing)} of {len(self.plan.saved)} missing).",
+                hint="The module takes another path than when it was planned: plan it again, or leave it out.",
+            )
+        self.versions = [tensor._version for tensor in self.watched]
+
+    def _decide(self, _context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+        name = str(op)
+        call = (name, self.seen[name])
+        self.seen[name] += 1
+        if call not in self.plan.saved:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        self.found.add(call)
+        return CheckpointPolicy.MUST_SAVE
+
+    @contextmanager
+    def _recomputing(self, cached: AbstractContextManager[Any]) -> Iterator[None]:
+        for tensor, version in zip(self.watched, self.versions, strict=True):
+            if tensor._version != version:
+                raise ApplyError(
+                    f"a tensor of shape {list(tensor.shape)} that {self.path} read was changed in place after it ran.",
+                    hint="Run without in-place ops on the inputs or buffers of this module, or leave it out.",
+                )
+        if self.watcher:
+            self.watcher.recomputing(self.path)
+        with ExitStack() as stack:
+            stack.enter_context(cached)
+            if self.plan.skipped or self.plan.updates_statistics:
+                stack.enter_context(_WithoutSideEffects(self.plan.skipped))
+            yield
+
+
+class _Entering:
+    """A context manager that can be entered again: a backward with `retain_graph=True` may be."""
+
+    def __init__(self, make: Any) -> None:
+        self.make = make
+        self.open: list[AbstractContextManager[Any]] = []
+
+    def __enter__(self) -> None:
+        self.open.append(self.make())
+        self.open[-1].__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self.open.pop().__exit__(*exception)
+
+
+class _WithoutSideEffects(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    """Keeps a recompute from doing again what reaches beyond the region."""
+
+    def __init__(self, skipped: frozenset[OpCall]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.skipped = skipped
+        self.seen: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func)
+        call = (name, self.seen[name])
+        self.seen[name] += 1
+        if call in self.skipped:
+            return args[0]
+        if batch_norm.writes_in_secret(func):
+            args = batch_norm.without_statistics(func, args)
+        return func(*args, **(kwargs or {}))

@@ -1,0 +1,260 @@
+"""What each region does: its ops in order, what saving a result would hold, and what its backward keeps.
+
+The model runs once without gradients. When it comes to a region, the region runs beforehand on copies of its inputs,
+with gradients, watched op by op; generator and buffers are put back. So no more is ever in memory than one region's
+own activations.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+from remat.torch import batch_norm, random_state
+from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.eager.plan import OpCall
+from remat.torch.eager.regions import Regions, own_call
+from remat.torch.signature import signature_of
+from remat.torch.step import Step
+from remat_solver.errors import CaptureError
+from remat_solver.graph import Graph, Op
+from remat_solver.save_sets import Region, RegionOp
+
+
+@dataclass(kw_only=True)
+class SurveyedOp:
+    """One op call. `signature` is empty where it takes no time (views). `writes_outside`: skip it in a recompute."""
+
+    call: OpCall
+    signature: str
+    size_bytes: int
+    savable: bool
+    random: bool
+    writes_outside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyedRegion:
+    """A region's ops up to the last that its backward needs, and the bytes that autograd keeps for it.
+
+    `obstacle` says why it can't be recomputed; empty if it can. `times_ns` are per op, once they were measured.
+    """
+
+    ops: tuple[SurveyedOp, ...]
+    kept_bytes: int
+    updates_statistics: bool
+    obstacle: str
+    times_ns: tuple[int, ...] = ()
+
+    @property
+    def skipped(self) -> frozenset[OpCall]:
+        """In-place ops on memory outside the region."""
+        return frozenset(op.call for op in self.ops if op.writes_outside)
+
+    def as_problem(self) -> Region:
+        """The region as the solver sees it. What can't be recomputed is in every trial's figures already."""
+        ops = tuple(
+            RegionOp(time_ns=time_ns, size_bytes=op.size_bytes, savable=op.savable, random=op.random)
+            for op, time_ns in zip(self.ops, self.times_ns, strict=True)
+        )
+        return Region(ops=ops, kept_bytes=0 if self.obstacle else self.kept_bytes, recomputable=not self.obstacle)
+
+
+def survey(step: Step, regions: Regions) -> dict[str, SurveyedRegion]:
+    """What every region that ran just once does, by path, in the order in which they ran."""
+    device = main_device(step.model.parameters())
+    found: dict[str, SurveyedRegion] = {}
+    calls: Counter[str] = Counter()
+
+    def watch(path: str, module: nn.Module) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls[path] += 1
+            if calls[path] == 1:
+                found[path] = _survey_region(module, args, kwargs, device)
+            return own_call(module)(*args, **kwargs)
+
+        return call
+
+    for path, module in regions.items():
+        module._compiled_call_impl = watch(path, module)
+    try:
+        with torch.no_grad():
+            own_call(step.model)(*step.args, **dict(step.kwargs or {}))
+    finally:
+        for module in regions.values():
+            module._compiled_call_impl = None
+    return {path: region for path, region in found.items() if calls[path] == 1}
+
+
+def with_times(regions: dict[str, SurveyedRegion], measure: Any) -> dict[str, SurveyedRegion]:
+    """The regions with the time of every op; each distinct op is measured once, alone, as in a captured graph."""
+    signatures = sorted({op.signature for region in regions.values() for op in region.ops if op.signature})
+    if not signatures:
+        return {path: replace(region, times_ns=(0,) * len(region.ops)) for path, region in regions.items()}
+    graph = Graph(ops=tuple(Op(name=text.split(",")[0], time_ns=0, signature=text) for text in signatures))
+    times = {op.signature: op.time_ns for op in measure(graph).ops}
+    return {
+        path: replace(region, times_ns=tuple(times.get(op.signature, 0) for op in region.ops))
+        for path, region in regions.items()
+    }
+
+
+def _survey_region(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+) -> SurveyedRegion:
+    recorder = _Recorder(device=device)
+    watching, _ = create_selective_checkpoint_contexts(recorder.note)  # type: ignore[no-untyped-call]
+    with _undone(module), torch.enable_grad():
+        copies = pytree.tree_map_only(Tensor, _copy, (args, kwargs))
+        recorder.outside.update(storage_key(tensor) for tensor in tensors_in(copies))
+        with torch.autograd.graph.saved_tensors_hooks(recorder.note_saved, _never), watching:
+            result = own_call(module)(*copies[0], **copies[1])
+        region = recorder.finish(result)
+        del result, copies
+    return region
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    copied = tensor.detach().clone()
+    return copied.requires_grad_() if copied.is_floating_point() else copied
+
+
+def _never(_packed: Any) -> Tensor:
+    raise AssertionError("a surveyed region has no backward")
+
+
+@contextmanager
+def _undone(module: nn.Module) -> Iterator[None]:
+    """Puts the module's buffers and the random state back."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=devices):
+        yield
+    with torch.no_grad():
+        for buffer, former in buffers:
+            buffer.copy_(former)
+
+
+@dataclass(kw_only=True)
+class _Recorder:
+    """Notes ops as selective checkpointing counts them, so that plan and run agree on what the n-th call is."""
+
+    device: torch.device
+    ops: list[SurveyedOp] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+    made: dict[int, int] = field(default_factory=dict)
+    """Storage -> the op that made it."""
+    sizes: dict[int, int] = field(default_factory=dict)
+    alive: list[Any] = field(default_factory=list)
+    """Keeps every storage, so that no key is used twice."""
+    outside: set[int] = field(default_factory=set)
+    uses_outside: Counter[int] = field(default_factory=Counter)
+    written_outside: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+    needed: int = 0
+    """How many ops had run when autograd saved something for the last time."""
+    updates_statistics: bool = False
+    obstacle: str = ""
+
+    def note(self, context: Any, op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        name = str(op)
+        call = (name, self.seen[name])
+        self.seen[name] += 1
+        taken = {storage_key(tensor) for tensor in tensors_in((args, kwargs))}
+        self.outside |= taken - self.made.keys()
+        self.uses_outside.update(taken & self.outside)
+        results = tensors_in(context.op_output)
+        fresh = self._note_results(results)
+        is_random = self._is_random(op, args, kwargs)
+        surveyed = SurveyedOp(
+            call=call,
+            signature=_signature(op, args, kwargs) if fresh or op._schema.is_mutable else "",
+            size_bytes=sum(fresh.values()),
+            savable=bool(results) and all(storage_key(t) in fresh for t in results) and sum(fresh.values()) > 0,
+            random=is_random,
+        )
+        self.ops.append(surveyed)
+        self._note_writes(op, args, kwargs, surveyed)
+        return CheckpointPolicy.PREFER_RECOMPUTE
+
+    def note_saved(self, tensor: Tensor) -> None:
+        """Autograd saves `tensor`."""
+        key = storage_key(tensor)
+        if key in self.made:
+            self.kept.add(key)
+        self.needed = len(self.ops)
+
+    def finish(self, result: Any) -> SurveyedRegion:
+        """The region, when it has returned `result`: its own caller may change that in place, so it can't be saved."""
+        for tensor in tensors_in(result):
+            if storage_key(tensor) in self.made:
+                self.ops[self.made[storage_key(tensor)]].savable = False
+        for key in self.written_outside:
+            if self.uses_outside[key] > 1 and not self.obstacle:
+                self.obstacle = "it changes a tensor in place that it also reads and that lives outside it"
+        kept_bytes = sum(self.sizes[key] for key in self.kept)
+        return SurveyedRegion(
+            ops=tuple(self.ops[: self.needed]),
+            kept_bytes=kept_bytes,
+            updates_statistics=self.updates_statistics,
+            obstacle=self.obstacle,
+        )
+
+    def _note_results(self, results: list[Tensor]) -> dict[int, int]:
+        """The storages that the op made, with their sizes."""
+        fresh: dict[int, int] = {}
+        for tensor in results:
+            key = storage_key(tensor)
+            if key in self.outside or key in self.made:
+                continue
+            fresh[key] = storage_bytes(tensor, self.device)
+            self.alive.append(tensor.untyped_storage())
+        for key, size_bytes in fresh.items():
+            self.made[key] = len(self.ops)
+            self.sizes[key] = size_bytes
+        return fresh
+
+    def _note_writes(
+        self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], surveyed: SurveyedOp
+    ) -> None:
+        if batch_norm.writes_in_secret(op):
+            self.updates_statistics = True
+            return
+        if not op._schema.is_mutable:
+            return
+        named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
+        written = [
+            named.get(argument.name)
+            for argument in op._schema.arguments
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        for key in {storage_key(tensor) for tensor in tensors_in(written)}:
+            if key in self.made:
+                self.ops[self.made[key]].savable = False  # by the backward it is no longer what was saved
+            else:
+                self.written_outside.add(key)
+                surveyed.writes_outside = True
+        returns_its_target = len(op._schema.returns) <= 1 and bool(args) and written and written[0] is args[0]
+        if surveyed.writes_outside and not returns_its_target:
+            self.obstacle = f"it writes outside itself through {op}"
+
+    @staticmethod
+    def _is_random(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        named = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False))
+        return random_state.is_random(op, {**named, **kwargs})
+
+
+def _signature(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Empty for what can't be measured alone: it then counts as free."""
+    try:
+        return signature_of(op, args, kwargs)
+    except CaptureError:
+        return ""

@@ -1,0 +1,245 @@
+"""Eager mode: any model trains bit for bit as without it, within the budget, or is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat
+from remat.torch.compile import eager_plans
+from remat.torch.cost_cache import CACHE_DIR_VARIABLE
+from remat.torch.eager.compile import EagerCall
+from remat.torch.eager.plan import EagerPlan
+from remat.torch.eager.planning import installed
+from remat.torch.peak import measure_peak
+from remat_solver.errors import ApplyError, GraphBreak, InfeasibleBudget, InvalidRequest, VerificationFailed
+from tests.client.torch_eager.networks import (
+    CASES,
+    CONVOLUTIONS,
+    COUNTING,
+    DROPOUT,
+    LIBRARY,
+    NOISY,
+    WIDTH,
+    Block,
+    Chain,
+    Forgetful,
+    rows,
+)
+from tests.client.torch_exact.training import Case, batch_of, differences, seeded_model, train
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread_and_costs_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # ops as small as these only wait for each other on several
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(CACHE_DIR_VARIABLE, str(tmp_path_factory.mktemp("costs")))
+        yield
+    torch.set_num_threads(threads)
+
+
+def planned(case: Case, budget: str | int) -> tuple[nn.Module, EagerPlan]:
+    """The case's model under a budget, and the plan for its first batch."""
+    model = remat.compile(seeded_model(case), mode="eager", budget=budget)
+    torch.manual_seed(0)
+    model(*batch_of(case, 0))
+    (plan,) = eager_plans(model)
+    return model, plan
+
+
+def least_budget(case: Case) -> int:
+    """The least that eager mode itself says it can do."""
+    with pytest.raises(InfeasibleBudget) as caught:
+        planned(case, 1)
+    least: int = caught.value.fields["known_feasible_bytes"]
+    return least
+
+
+def is_as_it_was(model: nn.Module) -> bool:
+    return all(module._compiled_call_impl is None for module in model.modules())
+
+
+def peak_of_a_step(case: Case, model: nn.Module, plan: EagerPlan) -> int:
+    batch = batch_of(case, 0)
+    model.zero_grad(set_to_none=True)
+    return plan.fixed_bytes + measure_peak(lambda: model(*batch).backward(), "cpu").peak_bytes_above_start
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_training_is_identical_and_within_the_budget(case: Case) -> None:
+    expected = train(case, seeded_model(case))
+    for budget in ("85%", least_budget(case)):
+        model = remat.compile(seeded_model(case), mode="eager", budget=budget)
+        torch.manual_seed(0)
+        assert differences(expected, train(case, model)) == []
+        (plan,) = eager_plans(model)
+        assert plan.recompute_ns > 0
+        assert plan.measured_peak_bytes <= plan.budget_bytes < plan.store_all_peak_bytes
+        assert peak_of_a_step(case, model, plan) <= plan.budget_bytes
+
+
+def test_a_model_that_breaks_the_graph_is_told_of_eager_mode() -> None:
+    model = remat.compile(seeded_model(LIBRARY), budget="80%")
+    with pytest.raises(GraphBreak, match='mode="eager"'):
+        model(*batch_of(LIBRARY, 0))
+
+
+def test_saving_an_earlier_random_result_without_the_later_ones_would_change_gradients() -> None:
+    """Why the solver takes random ops from the end only: the second draw would get the first one's numbers."""
+    _, plan = planned(NOISY, "85%")
+    draw = "aten.rand_like.default"
+    expected = train(NOISY, seeded_model(NOISY), steps=1)
+    for saved, is_equal in (({(draw, 0)}, False), ({(draw, 1)}, True), ({(draw, 0), (draw, 1)}, True)):
+        found = train(NOISY, with_regions(NOISY, plan, saved=frozenset(saved)), steps=1)
+        assert (differences(expected, found) == []) is is_equal
+
+
+def test_without_the_rule_for_statistics_they_would_be_updated_twice() -> None:
+    expected = train(CONVOLUTIONS, seeded_model(CONVOLUTIONS), steps=1)
+    _, plan = planned(CONVOLUTIONS, "85%")
+    none: frozenset[tuple[str, int]] = frozenset()
+    assert differences(expected, train(CONVOLUTIONS, with_regions(CONVOLUTIONS, plan, saved=none), steps=1)) == []
+    off = {"skipped": none, "updates_statistics": False}
+    twice = train(CONVOLUTIONS, with_regions(CONVOLUTIONS, plan, saved=none, **off), steps=1)
+    assert any("running_mean" in name for name in differences(expected, twice))
+    counted = train(CONVOLUTIONS, with_regions(CONVOLUTIONS, plan, saved=none, skipped=none), steps=1)
+    assert all("num_batches_tracked" in name for name in differences(expected, counted))
+    assert differences(expected, counted)
+
+
+def with_regions(case: Case, plan: EagerPlan, **changes: object) -> nn.Module:
+    """The case's model, every region recomputed with the given changes to its plan."""
+    model = remat.compile(seeded_model(case), mode="eager", budget=plan.budget_bytes)
+    base = next(region for region in plan.regions.values() if region is not None)
+    region = dataclasses.replace(base, **changes)  # type: ignore[arg-type]
+    call = model._compiled_call_impl
+    assert isinstance(call, EagerCall)
+    key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in batch_of(case, 0))
+    call.plans[key] = dataclasses.replace(plan, regions=dict.fromkeys(plan.regions, region))
+    call.calls = installed({path: model.get_submodule(path) for path in plan.regions})
+    return model
+
+
+def test_a_saved_result_that_does_not_turn_up_is_refused() -> None:
+    _, plan = planned(DROPOUT, "85%")
+    model = with_regions(DROPOUT, plan, saved=frozenset({("aten.addmm.default", 7)}))
+    with pytest.raises(ApplyError, match=r"did not run aten.addmm.default a 8. time"):
+        model(*batch_of(DROPOUT, 0))
+
+
+class ChangesLater(Chain):
+    """Changes a block's input in place after the block ran: no gradient needs it, but a recompute would read it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        copied = x + 0
+        y = self.blocks[1](self.blocks[0](x=copied))
+        with torch.no_grad():
+            copied.add_(1)
+        return y.square().mean()
+
+
+def test_an_input_that_is_changed_before_the_recompute_is_refused() -> None:
+    case = Case(name="", model=lambda: ChangesLater(Block(), Block()), batch=lambda _: (rows(),))
+    model = remat.compile(seeded_model(case), mode="eager", budget="70%")
+    with pytest.raises(ApplyError, match=r"that blocks.0.* read was changed in place after it ran"):
+        model(*batch_of(case, 0))
+    assert is_as_it_was(model)
+
+
+def test_a_region_that_can_not_run_twice_is_left_alone_and_says_why() -> None:
+    _, plan = planned(COUNTING, "85%")
+    (path,) = [path for path in plan.regions if path in plan.left_alone]
+    assert path == "blocks.1"
+    assert plan.regions[path] is None
+    assert "lives outside it" in plan.left_alone[path]
+    assert plan.left_alone[path] in " ".join(str(plan).split())
+
+
+def test_verification_sees_what_no_rule_can_see() -> None:
+    case = Case(name="", model=lambda: Chain(Block(), Forgetful(), Block()), batch=lambda _: (rows(),))
+    model = remat.compile(seeded_model(case), mode="eager", budget="80%", verify=True)
+    with pytest.raises(VerificationFailed, match="differs from the unmodified one"):
+        model(*batch_of(case, 0))
+    assert is_as_it_was(model)
+
+
+def test_verification_passes_where_nothing_differs() -> None:
+    model = remat.compile(seeded_model(DROPOUT), mode="eager", budget="85%", verify=True)
+    assert differences(train(DROPOUT, seeded_model(DROPOUT)), train(DROPOUT, model)) == []
+
+
+def test_a_budget_that_can_not_be_met_leaves_the_model_as_it_was() -> None:
+    model = remat.compile(seeded_model(CONVOLUTIONS), mode="eager", budget="1KB")
+    before = [buffer.clone() for buffer in model.buffers()]
+    batch = batch_of(CONVOLUTIONS, 0)
+    state = torch.get_rng_state()
+    with pytest.raises(InfeasibleBudget, match="with every region recomputed"):
+        model(*batch)
+    assert is_as_it_was(model)
+    assert all(map(torch.equal, before, model.buffers()))
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_planning_moves_neither_the_random_state_nor_buffers() -> None:
+    model = remat.compile(seeded_model(CONVOLUTIONS), mode="eager", budget="85%")
+    batch = batch_of(CONVOLUTIONS, 0)
+    state = torch.get_rng_state()
+    model(*batch)
+    assert torch.equal(state, torch.get_rng_state())  # this model draws no numbers of its own
+    assert int(model.get_buffer("blocks.0.body.1.num_batches_tracked")) == 1
+
+
+def test_every_input_shape_has_its_plan_and_evaluation_needs_none() -> None:
+    model, plain = remat.compile(seeded_model(DROPOUT), mode="eager", budget="85%"), seeded_model(DROPOUT)
+    with torch.no_grad():
+        model(rows())
+    assert eager_plans(model) == ()
+    for count in (64, 256, 64):
+        batch = torch.randn(count, WIDTH)
+        torch.manual_seed(0)
+        expected = plain(batch)
+        torch.manual_seed(0)
+        assert torch.equal(model(batch), expected)
+    assert len(eager_plans(model)) == 2
+
+
+def test_the_plan_comes_off_again_and_state_dicts_never_knew() -> None:
+    model, _ = planned(DROPOUT, "85%")
+    assert list(model.state_dict()) == list(seeded_model(DROPOUT).state_dict())
+    assert "recomputed" in str(remat.report(model))
+    remat.remove(model)
+    assert is_as_it_was(model)
+
+
+def test_a_loss_function_is_planned_with_the_model() -> None:
+    case = Case(name="", model=lambda: nn.Sequential(Block(), Block(), nn.Linear(WIDTH, 400)), batch=DROPOUT.batch)
+    model = remat.compile(seeded_model(case), mode="eager", budget="90%", loss_fn=lambda out: out.exp().sum())
+    loss = model(*batch_of(case, 0))
+    assert loss.shape == ()
+    loss.backward()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"budget": "80%", "endpoint": "http://solver"}, {"max_overhead": 0.1}, {"budget": "80%", "keep": "blocks.0"}, {}],
+)
+def test_what_eager_mode_does_not_take(given: dict[str, object]) -> None:
+    with pytest.raises(InvalidRequest, match="eager mode"):
+        remat.compile(seeded_model(DROPOUT), mode="eager", **given)  # type: ignore[arg-type]
+
+
+def test_an_unknown_mode() -> None:
+    with pytest.raises(InvalidRequest, match="mode 'fast' is unknown"):
+        remat.compile(seeded_model(DROPOUT), mode="fast", budget="80%")  # type: ignore[arg-type]
+
+
+def test_a_model_without_blocks_is_told_so() -> None:
+    model = remat.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), mode="eager", budget="90%")
+    with pytest.raises(ApplyError, match="found no module to recompute"):
+        model(torch.randn(3, 4))
