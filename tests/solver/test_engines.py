@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 import re
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +47,43 @@ def test_infeasible_is_proven(engine: Engine) -> None:
     assert outcome.termination == "infeasible"
     assert outcome.x is None
     assert outcome.objective is None
+
+
+@pytest.mark.parametrize("above", [0.5, 3.0])
+def test_a_cutoff_above_the_optimum_changes_nothing(engine: Engine, above: float) -> None:
+    program, optimum = knapsack_cover()
+    outcome = engine.solve(program, replace(ENOUGH, cutoff=optimum + above))
+    assert outcome.termination == "optimal"
+    assert outcome.objective == pytest.approx(optimum)
+
+
+@pytest.mark.parametrize("below", [0.01, 2.0])
+def test_a_cutoff_below_the_optimum_is_the_bound(engine: Engine, below: float) -> None:
+    program, optimum = knapsack_cover()
+    outcome = engine.solve(program, replace(ENOUGH, cutoff=optimum - below))
+    assert outcome.termination == "cutoff"
+    assert optimum - below - 1e-3 <= outcome.bound <= optimum - below
+
+
+def test_with_a_cutoff_no_proof_says_infeasible(engine: Engine) -> None:
+    outcome = engine.solve(infeasible(), replace(ENOUGH, cutoff=100.0))
+    assert outcome.termination == "cutoff"
+    assert outcome.bound <= 100.0
+
+
+@pytest.mark.parametrize("first_seed", range(0, 60, 20))
+def test_cutoffs_against_enumeration(engine: Engine, first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 20):
+        program = random_program(seed)
+        optimum = enumerate_optimum(program)
+        if optimum is None:
+            continue
+        cutoff = optimum + random.Random(seed).choice([-1.0, -0.1, 0.1, 1.0])
+        outcome = engine.solve(program, replace(ENOUGH, cutoff=cutoff))
+        assert outcome.termination == ("optimal" if cutoff > optimum else "cutoff"), seed
+        assert outcome.bound <= min(optimum, cutoff) + 1e-6
+        if cutoff > optimum:
+            assert outcome.objective == pytest.approx(optimum, abs=1e-6)
 
 
 def test_a_time_out_keeps_the_incumbent_and_the_bound(engine: Engine) -> None:
