@@ -10,18 +10,16 @@ import argparse
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from benchmarks.captured import GRAPHS
 from benchmarks.networks import NETWORKS
 from remat.torch import capture
 from remat.torch.measure import measure
 from remat_solver.files import save
 from remat_solver.graph import Graph
-
-GRAPHS = Path(__file__).parent / "graphs"
 
 
 def graph_of(name: str) -> Graph:

@@ -1,38 +1,59 @@
 """python -m benchmarks.captured: our captured networks, from easy budgets down to the floor.
 
-A share s of the range is the budget floor + s * (store-all peak - floor), where the floor is the working-set bound,
-below which nothing fits. `--floor` adds the multiples of the floor where planning is hardest.
+The floor is the working-set bound, below which nothing fits. A share s of the range is the budget
+floor + s * (store-all peak - floor); `--floor` names multiples of the floor, where planning is hardest. Every row is
+measured in a process of its own, so that its peak memory is its own.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
+import multiprocessing
+import resource
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.capture_networks import GRAPHS
-from benchmarks.public import Row, as_table, describe_machine, measure_row
+from benchmarks.public import Row, add_common_arguments, ask_cp_sat, measure_row, publish
 from remat_solver.bounds import working_set_bound
 from remat_solver.files import load
 from remat_solver.graph import Graph
-from remat_solver.options import ENGINES, SolveOptions
+from remat_solver.options import SolveOptions
 from remat_solver.simulate import simulate, store_all_schedule
 
-FLOOR_MULTIPLES = (1.0, 1.05, 1.1, 1.2)
+GRAPHS = Path(__file__).parent / "graphs"
+"""Written by `benchmarks.capture_networks`."""
 
 
-def budgets_of(graph: Graph, shares: list[float], *, floor: bool) -> list[int]:
-    """The budgets to try, in bytes, the largest first."""
-    least = working_set_bound(graph)
+def budgets_of(graph: Graph, shares: list[float], multiples: list[float]) -> dict[str, int]:
+    """The budgets to try, in bytes, by what they are called; multiples of the floor above the peak are left out."""
+    floor = working_set_bound(graph)
     peak = simulate(graph, store_all_schedule(graph)).peak_bytes
-    budgets = {least + int(share * (peak - least)) for share in shares}
-    if floor:
-        budgets |= {int(multiple * least) for multiple in FLOOR_MULTIPLES if multiple * least < peak}
-    return sorted(budgets, reverse=True)
+    budgets = {f"{share:g} of the range": floor + int(share * (peak - floor)) for share in shares}
+    return budgets | {
+        f"{multiple:g} x floor": int(multiple * floor) for multiple in multiples if multiple * floor < peak
+    }
+
+
+def measure_alone(name: str, budget_name: str, budget_bytes: int, arguments: argparse.Namespace) -> Row:
+    """One row, with the peak memory of this process and of the largest engine that it started."""
+    graph = load(Graph, GRAPHS / f"{name}.json.zst")
+    options = SolveOptions(
+        budget_bytes=budget_bytes,
+        gap=arguments.gap,
+        time_limit_s=arguments.time_limit,
+        threads=arguments.threads,
+        engine=arguments.engine,
+    )
+    peak = simulate(graph, store_all_schedule(graph)).peak_bytes
+    row = measure_row(graph, round(budget_bytes / peak, 4), options)
+    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    row = dataclasses.replace(row, budget_name=budget_name, peak_rss_bytes=sum(usage) * 1024)
+    if arguments.cp_sat_limit:
+        row = ask_cp_sat(row, graph, limit_s=arguments.cp_sat_limit, workers=arguments.cp_sat_workers)
+    return row
 
 
 def bench(names: list[str], arguments: argparse.Namespace, console: Console) -> list[Row]:
@@ -40,46 +61,37 @@ def bench(names: list[str], arguments: argparse.Namespace, console: Console) -> 
     rows = []
     for name in names:
         graph = load(Graph, GRAPHS / f"{name}.json.zst")
-        peak = simulate(graph, store_all_schedule(graph)).peak_bytes
-        shares = [float(share) for share in arguments.shares.split(",")]
-        for budget_bytes in budgets_of(graph, shares, floor=arguments.floor):
-            options = SolveOptions(
-                budget_bytes=budget_bytes,
-                gap=arguments.gap,
-                time_limit_s=arguments.time_limit,
-                threads=arguments.threads,
-                engine=arguments.engine,
-            )
-            rows.append(measure_row(graph, round(budget_bytes / peak, 4), options))
-            console.print(f"{name} at {budget_bytes / peak:.1%}: {rows[-1].status}, {rows[-1].solve_s:.2f} s")
-    return rows
+        for budget_name, budget_bytes in budgets_of(graph, arguments.shares, arguments.floor).items():
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                rows.append(pool.apply(measure_alone, (name, budget_name, budget_bytes, arguments)))
+            console.print(f"{name} at {budget_name}: {rows[-1].status}, {rows[-1].solve_s:.2f} s")
+    return sorted(rows, key=lambda row: row.ops)
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers of a comma-separated list; "" holds none."""
+    return [float(number) for number in text.split(",") if number]
 
 
 def main() -> int:
-    """The command; exit code 1 if a graph is missing."""
+    """The command; exit code 1 if a graph is missing, or a rival's schedule refutes a proof."""
     names = sorted(path.name.removesuffix(".json.zst") for path in GRAPHS.glob("*.json.zst"))
     parser = argparse.ArgumentParser(prog="python -m benchmarks.captured", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}; all by default")
-    parser.add_argument("--shares", default="0.9,0.7,0.5,0.3,0.15", help="of the way from the floor to store-all")
-    parser.add_argument("--floor", action="store_true", help="also 1.0, 1.05, 1.1 and 1.2 times the floor")
-    parser.add_argument("--engine", default="cbc", choices=ENGINES)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
-    parser.add_argument("--gap", type=float, default=2e-3, help="stop at this gap, a share of the store-all time")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument(
+        "--shares", type=numbers, default="0.9,0.7,0.5,0.3,0.15", help="of the way from the floor to store-all"
+    )
+    parser.add_argument(
+        "--floor", type=numbers, default="", metavar="MULTIPLES", help="of the floor, such as 1.0,1.05,1.1,1.2"
+    )
+    add_common_arguments(parser, gap=2e-3)
     arguments = parser.parse_args()
     unknown = sorted(set(arguments.names) - set(names))
     if unknown or not names:
         parser.error(f"no graph {unknown[0] if unknown else ''!r} in {GRAPHS}: run benchmarks.capture_networks")
-    rows = bench(arguments.names or names, arguments, Console(stderr=True))
-    table = as_table(rows)
-    table.title = "Captured networks"
-    Console(width=None if sys.stdout.isatty() else 140).print(table)
-    if arguments.json:
-        document = {"machine": describe_machine(), "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+    console = Console(stderr=True)
+    rows = bench(arguments.names or names, arguments, console)
+    return publish(rows, "Captured networks", "captured", arguments, console)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,14 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from benchmarks.cp_sat import Question, ask
 from benchmarks.public_graphs import find_graphs, load_public_graph
+from benchmarks.row_tables import as_markdown, as_table
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.graph import Graph
-from remat_solver.options import SolveOptions
+from remat_solver.options import ENGINES, SolveOptions
+from remat_solver.options import Progress as SolveProgress
 from remat_solver.reordering import reorder
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.solve import solve
@@ -29,7 +31,11 @@ from remat_solver.solve import solve
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One graph at one budget. Fractions are of the store-all time; None where there is no plan."""
+    """One graph at one budget. Fractions are of the store-all time; None where there is no plan.
+
+    What begins with `cp_sat` is the rival's answer (`benchmarks.moccasin`), if it was asked. `peak_rss_bytes` is
+    that of the solving process and its engine together, at most; 0 where it was not measured.
+    """
 
     graph: str
     ops: int
@@ -45,6 +51,13 @@ class Row:
     rounds: int = 0
     slots: int = 0
     reordered_peak_fraction: float | None = None
+    budget_name: str = ""
+    first_plan_s: float | None = None
+    peak_rss_bytes: int = 0
+    cp_sat_status: str = ""
+    cp_sat_overhead: float | None = None
+    cp_sat_bound_overhead: float | None = None
+    cp_sat_s: float | None = None
 
 
 def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions, *, reorder_s: float = 0.0) -> Row:
@@ -60,8 +73,14 @@ def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions, *, 
     known: dict[str, object] = {"graph": graph.name, "ops": len(graph), "budget_fraction": budget_fraction}
     known |= {"budget_bytes": budget_bytes, "engine": options.engine}
     known |= {"reordered_peak_fraction": reordered_peak_fraction}
+    first_plan_s: list[float] = []
+
+    def watch(progress: SolveProgress) -> None:
+        if progress.incumbent_ns is not None and not first_plan_s:
+            first_plan_s.append(round(progress.elapsed_s, 3))
+
     try:
-        plan = solve(graph, options)
+        plan = solve(graph, options, on_progress=watch)
     except (InfeasibleBudget, NoPlanInTime) as error:
         status = "infeasible" if isinstance(error, InfeasibleBudget) else "no_plan_in_time"
         scope = error.fields.get("proof_scope") or ""
@@ -70,7 +89,32 @@ def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions, *, 
         ending = {"status": plan.status, "overhead": plan.overhead, "bound_overhead": plan.bound_overhead}
         ending |= {"gap": plan.gap, "proof_scope": plan.proof_scope}
         ending |= {"rounds": plan.provenance.rounds, "slots": plan.provenance.slots}
-    return Row(**known, **ending, solve_s=round(time.perf_counter() - start, 4))  # type: ignore[arg-type]
+    solve_s = round(time.perf_counter() - start, 4)
+    if not first_plan_s and ending["overhead"] is not None:
+        first_plan_s.append(solve_s)
+    known |= {"first_plan_s": first_plan_s[0] if first_plan_s else None}
+    return Row(**known, **ending, solve_s=solve_s)  # type: ignore[arg-type]
+
+
+def ask_cp_sat(row: Row, graph: Graph, *, limit_s: float, workers: int) -> Row:
+    """The row with the rival's answer beside ours."""
+    question = Question(graph=graph, budget_bytes=row.budget_bytes, time_limit_s=limit_s, workers=workers)
+    answer = ask([question])[0]
+    times = [None if ns is None else ns / graph.total_time_ns - 1 for ns in (answer.time_ns, answer.bound_ns)]
+    return dataclasses.replace(
+        row,
+        cp_sat_status=answer.status,
+        cp_sat_overhead=times[0],
+        cp_sat_bound_overhead=times[1],
+        cp_sat_s=answer.seconds,
+    )
+
+
+def contradicts(row: Row) -> bool:
+    """Whether the rival found a schedule where ours proved that none exists, or that none is as fast."""
+    if row.cp_sat_overhead is None or row.proof_scope not in ("order", "checkmate"):
+        return False
+    return row.bound_overhead is None or row.cp_sat_overhead < row.bound_overhead - 1e-9
 
 
 def _reordered(
@@ -86,7 +130,7 @@ def _reordered(
 
 def describe_machine() -> dict[str, str]:
     """Date, processor, cores and versions: what a committed table needs to be read later."""
-    versions = {name: _version(name) for name in ("remat", "pulp", "highspy")}
+    versions = {name: _version(name) for name in ("remat", "pulp", "highspy", "ortools")}
     cores = str(os.cpu_count())
     date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return {"date": date, "cores": cores, "python": platform.python_version(), "machine": _processor(), **versions}
@@ -108,24 +152,8 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def as_table(rows: list[Row]) -> Table:
-    """The rows for people; overheads and gaps in percent."""
-    table = Table(title="Public graphs")
-    for heading in ("graph", "ops", "budget", "status", "overhead %", "bound %", "gap %", "seconds", "scope"):
-        table.add_column(heading, justify="left" if heading in ("graph", "status", "scope") else "right")
-    for row in rows:
-        figures = [_percent(figure) for figure in (row.overhead, row.bound_overhead, row.gap)]
-        budget = f"{row.budget_fraction:g}"
-        table.add_row(row.graph, str(row.ops), budget, row.status, *figures, f"{row.solve_s:.2f}", row.proof_scope)
-    return table
-
-
-def _percent(fraction: float | None) -> str:
-    return "" if fraction is None else f"{100 * fraction:.3f}"
-
-
 def main() -> int:
-    """The command; exit code 1 if DIR can't be read or a file in it is no public graph."""
+    """The command; exit code 1 if DIR can't be read, a file is no graph, or a rival's schedule refutes a proof."""
     arguments = _parse_arguments()
     console = Console(stderr=True)
     try:
@@ -145,29 +173,59 @@ def main() -> int:
         for graph in graphs:
             for budget in budgets:
                 progress.update(task, description=f"{graph.name[:32]} at {budget:g}")
-                rows.append(measure_row(graph, budget, _options(arguments, budget), reorder_s=reorder_s))
+                row = measure_row(graph, budget, _options(arguments, budget), reorder_s=reorder_s)
+                if arguments.cp_sat_limit:
+                    row = ask_cp_sat(row, graph, limit_s=arguments.cp_sat_limit, workers=arguments.cp_sat_workers)
+                rows.append(row)
                 progress.advance(task)
-    Console(width=None if sys.stdout.isatty() else 140).print(as_table(rows))
+    return publish(rows, "Public graphs", "public", arguments, console)
+
+
+def publish(rows: list[Row], title: str, module: str, arguments: argparse.Namespace, console: Console) -> int:
+    """Prints the rows and writes them where asked; exit code 1 if ours and the rival's contradict each other."""
+    Console(width=None if sys.stdout.isatty() else 180).print(as_table(rows, title))
+    machine = describe_machine()
     if arguments.json:
-        document = {"machine": describe_machine(), "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
+        document = {"machine": machine, "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-    return 0
+    if arguments.markdown:
+        command = " ".join(["python -m", f"benchmarks.{module}", *sys.argv[1:]])
+        arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
+        arguments.markdown.write_text(as_markdown(rows, title, command=command, machine=machine))
+    contradictions = [row for row in rows if contradicts(row)]
+    for row in contradictions:
+        console.print(f"[red]{row.graph} at {row.budget_fraction:g}: CP-SAT's schedule contradicts our proof[/]")
+    return 1 if contradictions else 0
+
+
+def add_common_arguments(parser: argparse.ArgumentParser, *, gap: float) -> None:
+    """What both benchmarks take: the engine, the limits, the rival, the files to write."""
+    parser.add_argument("--engine", default="cbc", choices=ENGINES)
+    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
+    parser.add_argument("--gap", type=float, default=gap, help="stop at this gap, a share of the store-all time")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--cp-sat-limit",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="also ask CP-SAT with retention intervals (needs the extra `benchmarks`), for S seconds each",
+    )
+    parser.add_argument("--cp-sat-workers", type=int, default=2, help="its threads")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--markdown", type=Path, help="write the table here")
 
 
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.public", description=__doc__)
     parser.add_argument("directory", type=Path, metavar="DIR", help="folder of public graph files")
     parser.add_argument("--budgets", default="0.9,0.8,0.7,0.5", help="shares of the store-all peak")
-    parser.add_argument("--engine", default="cbc", choices=("cbc", "highs", "auto"))
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
-    parser.add_argument("--gap", type=float, default=1e-4, help="stop at this gap, a share of the store-all time")
-    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument(
         "--reorder", action="store_true", help="look for a better order first, for a quarter of the time"
     )
     parser.add_argument("--only", default="", help="only files whose name contains one of these, comma-separated")
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    add_common_arguments(parser, gap=1e-4)
     return parser.parse_args()
 
 
