@@ -24,7 +24,6 @@ from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.graph import Graph
 from remat_solver.options import ENGINES, SolveOptions
 from remat_solver.options import Progress as SolveProgress
-from remat_solver.reordering import reorder
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.solve import solve
 
@@ -60,19 +59,12 @@ class Row:
     cp_sat_s: float | None = None
 
 
-def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions, *, reorder_s: float = 0.0) -> Row:
-    """Solves `graph` at the fraction of its store-all peak; every ending is a row.
-
-    With `reorder_s` that many seconds at most go into another order first; the peak is the given order's.
-    """
+def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions) -> Row:
+    """Solves `graph` at the fraction of its store-all peak, which is the given order's; every ending is a row."""
     budget_bytes = options.budget_in_bytes(simulate(graph, store_all_schedule(graph)).peak_bytes) or 0
     start = time.perf_counter()
-    reordered_peak_fraction = None
-    if reorder_s:
-        graph, options, reordered_peak_fraction = _reordered(graph, options, budget_bytes, reorder_s)
     known: dict[str, object] = {"graph": graph.name, "ops": len(graph), "budget_fraction": budget_fraction}
     known |= {"budget_bytes": budget_bytes, "engine": options.engine}
-    known |= {"reordered_peak_fraction": reordered_peak_fraction}
     first_plan_s: list[float] = []
 
     def watch(progress: SolveProgress) -> None:
@@ -88,6 +80,8 @@ def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions, *, 
     else:
         ending = {"status": plan.status, "overhead": plan.overhead, "bound_overhead": plan.bound_overhead}
         ending |= {"gap": plan.gap, "proof_scope": plan.proof_scope}
+        if plan.is_reordered:
+            ending |= {"reordered_peak_fraction": plan.provenance.reordered_peak_bytes / plan.store_all_peak_bytes}
         ending |= {"rounds": plan.provenance.rounds, "slots": plan.provenance.slots}
     solve_s = round(time.perf_counter() - start, 4)
     if not first_plan_s and ending["overhead"] is not None:
@@ -115,17 +109,6 @@ def contradicts(row: Row) -> bool:
     if row.cp_sat_overhead is None or row.proof_scope not in ("order", "checkmate"):
         return False
     return row.bound_overhead is None or row.cp_sat_overhead < row.bound_overhead - 1e-9
-
-
-def _reordered(
-    graph: Graph, options: SolveOptions, budget_bytes: int, seconds: float
-) -> tuple[Graph, SolveOptions, float]:
-    """The graph in another order, with the budget in bytes and the time that is left."""
-    start = time.perf_counter()
-    found = reorder(graph, budget_bytes=budget_bytes, time_limit_s=seconds)
-    left_s = max(1.0, options.time_limit_s - (time.perf_counter() - start))
-    options = dataclasses.replace(options, budget_fraction=None, budget_bytes=budget_bytes, time_limit_s=left_s)
-    return found.graph, options, found.peak_bytes / found.original_peak_bytes
 
 
 def describe_machine() -> dict[str, str]:
@@ -165,7 +148,6 @@ def main() -> int:
         console.print(f"[red]no graph of {arguments.directory} matches --only {arguments.only}[/]")
         return 1
     budgets = [float(budget) for budget in arguments.budgets.split(",")]
-    reorder_s = arguments.time_limit / 4 if arguments.reorder else 0.0
     rows: list[Row] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -173,7 +155,7 @@ def main() -> int:
         for graph in graphs:
             for budget in budgets:
                 progress.update(task, description=f"{graph.name[:32]} at {budget:g}")
-                row = measure_row(graph, budget, _options(arguments, budget), reorder_s=reorder_s)
+                row = measure_row(graph, budget, _options(arguments, budget))
                 if arguments.cp_sat_limit:
                     row = ask_cp_sat(row, graph, limit_s=arguments.cp_sat_limit, workers=arguments.cp_sat_workers)
                 rows.append(row)
@@ -222,7 +204,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument("directory", type=Path, metavar="DIR", help="folder of public graph files")
     parser.add_argument("--budgets", default="0.9,0.8,0.7,0.5", help="shares of the store-all peak")
     parser.add_argument(
-        "--reorder", action="store_true", help="look for a better order first, for a quarter of the time"
+        "--reorder", action="store_true", help="look for a better order first, for a quarter of the time at most"
     )
     parser.add_argument("--only", default="", help="only files whose name contains one of these, comma-separated")
     add_common_arguments(parser, gap=1e-4)
@@ -240,6 +222,7 @@ def _options(arguments: argparse.Namespace, budget: float) -> SolveOptions:
         time_limit_s=arguments.time_limit,
         threads=arguments.threads,
         engine=arguments.engine,
+        reorder=arguments.reorder,
     )
 
 

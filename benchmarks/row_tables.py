@@ -26,6 +26,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "graph": lambda row: row.graph,
     "ops": lambda row: str(row.ops),
     "budget": lambda row: row.budget_name or f"{row.budget_fraction:g}",
+    "order's peak": lambda row: "" if row.reordered_peak_fraction is None else f"{row.reordered_peak_fraction:.3f}",
     "status": lambda row: row.status,
     "overhead %": lambda row: percent(row.overhead),
     "bound %": lambda row: percent(row.bound_overhead),

@@ -15,7 +15,8 @@ class Question:
     """What is asked of one graph.
 
     `key` names exactly this question. `family` names all questions that differ only in budget, gap,
-    time limit and threads: within a family, a proven answer to one can answer another.
+    time limit and threads: within a family, a proven answer to one can answer another. A question that may be answered
+    in another order has no family but itself: what is proven in one order says nothing about the next.
     `budget_bytes` is None when the objective is memory. `points`: how many plans a frontier asks for; None asks
     for one plan.
     """
@@ -43,11 +44,12 @@ class Terms:
 
 def pose(stored: StoredGraph, options: SolveOptions) -> Question:
     """Raises `InvalidRequest` for a pin that matches no op."""
+    key = plan_key(stored.graph, options, store_all_peak_bytes=stored.store_all_peak_bytes)
     return Question(
         stored=stored,
         options=options,
-        key=plan_key(stored.graph, options, store_all_peak_bytes=stored.store_all_peak_bytes),
-        family=_family(stored, options),
+        key=key,
+        family=key if options.reorder else _family(stored, options),
         budget_bytes=options.budget_in_bytes(stored.store_all_peak_bytes),
     )
 

@@ -40,6 +40,7 @@ class SolveRequest:
     engine: str = SolveOptions.engine
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    reorder: bool = False
     priority: int = 0
     queue_timeout_s: float | None = None
     tags: tuple[str, ...] = ()

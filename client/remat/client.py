@@ -127,6 +127,7 @@ class Client:
         `time_limit_s` is for all of them. Every plan was replayed on `graph` here. Raises what `solve` does.
         """
         asked = resolve_options(options, {"budget_fraction": 1.0, **option_fields})
+        asked.refuse_reorder("a frontier")
         fields = {name: getattr(asked, name) for name in FRONTIER_OPTIONS}
         found: dict[str, Plan] = {}
 

@@ -84,6 +84,7 @@ def fits(step: Step | Graph, budget: str | int, *, max_overhead: float | None = 
     store_all_peak = simulate(graph, store_all_schedule(graph)).peak_bytes
     budget_bytes = parsed.in_bytes(store_all_peak)
     options = SolveOptions(budget_bytes=budget_bytes, **{"gap": 1e-2, "time_limit_s": TIME_LIMIT_S, **solve_fields})
+    options.refuse_reorder("remat.fits")
     least = working_set_bound(graph)
     verdict: Verdict
     plan: Plan | None = None

@@ -41,6 +41,7 @@ def frontier(
     if not 2 <= points <= MAX_POINTS:
         raise InvalidRequest(f"a frontier of {points} points makes no sense: 2 to {MAX_POINTS}.", field="points")
     asked = resolve_options(options, {"budget_fraction": 1.0, **option_fields})
+    asked.refuse_reorder("a frontier")
     deadline_s = time.monotonic() + asked.time_limit_s
     store_all_peak = simulate(graph, store_all_schedule(graph)).peak_bytes
     task = make_task(graph, asked, store_all_peak, on_progress=on_progress, should_stop=should_stop)

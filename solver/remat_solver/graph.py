@@ -130,6 +130,14 @@ class Graph:
         return tuple(value in outputs for value in range(len(self.values)))
 
     @cached_property
+    def keeps_its_place(self) -> tuple[bool, ...]:
+        """Whether each op must stay in order with the others of its kind, whatever the order of the rest.
+
+        So must ops that may not be recomputed (collectives, mutation of inputs) and ops that draw random numbers.
+        """
+        return tuple(not op.recomputable or op.recompute_state_bytes > 0 for op in self.ops)
+
+    @cached_property
     def total_time_ns(self) -> int:
         """The time of running every op once: the store-all time."""
         return sum(op.time_ns for op in self.ops)

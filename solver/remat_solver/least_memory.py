@@ -56,6 +56,7 @@ def minimum_budget(
     budget, the rest into the plan's time. Raises the errors of `solve`.
     """
     asked = resolve_options(options, {"budget_fraction": 1.0, **option_fields})
+    asked.refuse_reorder("minimum_budget")
     store_all_peak = simulate(graph, store_all_schedule(graph)).peak_bytes
     task = make_task(graph, asked, store_all_peak, on_progress=on_progress, should_stop=should_stop)
     knowledge = Knowledge()

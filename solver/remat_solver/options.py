@@ -37,6 +37,8 @@ class SolveOptions:
     `keep` and `recompute` are shell-style patterns of op names, or of the modules that the names start with
     ("blocks.3" is every op below it): ops that must never be recomputed, and ops whose values must not live across
     the forward-backward boundary.
+    `reorder`: look for another order of the ops first, with a lower peak without any recomputation. Ops that draw
+    random numbers or have effects stay in order. For a budget only; the exact runtime follows no such plan.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -51,6 +53,7 @@ class SolveOptions:
     engine: str = "cbc"
     keep: tuple[str, ...] = ()
     recompute: tuple[str, ...] = ()
+    reorder: bool = False
 
     def __post_init__(self) -> None:
         objectives = [self.budget_bytes, self.budget_fraction, self.max_overhead]
@@ -69,6 +72,27 @@ class SolveOptions:
         _check_range("threads", self.threads, 1, MAX_THREADS)
         _check_choice("strategy", self.strategy, STRATEGIES)
         _check_choice("engine", self.engine, ENGINES)
+        if self.reorder:
+            self._check_reorder()
+
+    def _check_reorder(self) -> None:
+        if self.max_overhead is not None:
+            raise InvalidRequest(
+                "reorder needs a budget, and max_overhead asks for the least memory instead.",
+                hint="Give budget_bytes or budget_fraction, or leave reorder out.",
+                field="reorder",
+            )
+        if self.recompute:
+            raise InvalidRequest(
+                "reorder and recompute pins can't go together: a pin is about a boundary of the graph's own order.",
+                hint="Leave one of them out.",
+                field="reorder",
+            )
+
+    def refuse_reorder(self, what: str) -> None:
+        """Raises `InvalidRequest` if this asks for another order; `what` plans for the graph's own only."""
+        if self.reorder:
+            raise InvalidRequest(f"{what} keeps the graph's order.", hint="Leave reorder out.", field="reorder")
 
     def budget_in_bytes(self, store_all_peak_bytes: int) -> int | None:
         """The budget for a graph with this store-all peak; None when the objective is memory."""
@@ -130,6 +154,8 @@ def plan_key(graph: Graph, options: SolveOptions, *, store_all_peak_bytes: int) 
         "keep": sorted(matching_ops(graph, options.keep)),
         "recompute": sorted(matching_ops(graph, options.recompute)),
     }
+    if options.reorder:
+        question["reorder"] = True
     text = json.dumps(question, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(b"remat-plan/1\0" + text.encode()).hexdigest()
 

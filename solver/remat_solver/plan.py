@@ -24,7 +24,11 @@ PLAN_SCHEMA: PlanSchema = "remat.plan/1"
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """How a plan came to be: enough to make it again."""
+    """How a plan came to be: enough to make it again.
+
+    `reordered_peak_bytes`: where first runs come in another order than the graph's, the peak of that order without
+    recomputation; the plan's `store_all_peak_bytes` is that of the graph's own. 0: they come in the graph's order.
+    """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
@@ -41,6 +45,7 @@ class Provenance:
     time_limit_s: float = 0.0
     threads: int = 1
     stopped_by: str = ""
+    reordered_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +106,12 @@ class Plan:
         """(time - bound) / store-all time."""
         return share(self.time_ns - self.bound_ns, self.store_all_time_ns)
 
+    @property
+    def is_reordered(self) -> bool:
+        """Whether first runs come in another order than the graph's."""
+        order = first_runs(self.schedule)
+        return order != tuple(range(len(order)))
+
     @cached_property
     def run_counts(self) -> Counter[int]:
         """How many times each op runs, by op index."""
@@ -117,6 +128,11 @@ def share(amount: float, whole: float) -> float:
     return amount / whole if whole else (0.0 if not amount else float("inf"))
 
 
+def first_runs(schedule: Sequence[int]) -> tuple[int, ...]:
+    """The ops in the order in which they run for the first time."""
+    return tuple(dict.fromkeys(schedule))
+
+
 def referee_plan(
     graph: Graph,
     schedule: Sequence[int],
@@ -128,8 +144,11 @@ def referee_plan(
     objective: Objective = "time",
     bound_bytes: int = 0,
 ) -> Plan:
-    """The only way from a schedule to a plan: the simulator's figures, and its veto (`InvalidPlan`)."""
-    replay = simulate(graph, schedule)
+    """The only way from a schedule to a plan: the simulator's figures, and its veto (`InvalidPlan`).
+
+    First runs may leave the graph's order only where `provenance` says so (`reordered_peak_bytes`).
+    """
+    replay = _replay(graph, schedule, provenance)
     store_all = simulate(graph, store_all_schedule(graph))
     bound_ns = max(min(bound_ns, replay.time_ns), graph.total_time_ns)
     if objective == "time":
@@ -158,7 +177,8 @@ def confirm_plan(graph: Graph, plan: Plan) -> Replay:
     """Replays a plan that came from elsewhere.
 
     Raises `PlanMismatch` if it was made for another graph and `InvalidPlan` if its schedule can't
-    run, its peak exceeds its budget, or its figures are not what the simulator finds.
+    run, its peak exceeds its budget, or its figures are not what the simulator finds. A plan that says that
+    it changes the order of first runs passes: whoever runs it asks `is_reordered`.
     """
     if plan.graph_hash != graph.hash:
         raise PlanMismatch(
@@ -167,9 +187,21 @@ def confirm_plan(graph: Graph, plan: Plan) -> Replay:
             plan_graph_hash=plan.graph_hash,
             graph_hash=graph.hash,
         )
-    replay = simulate(graph, plan.schedule)
+    replay = _replay(graph, plan.schedule, plan.provenance)
     for field_name, found in (("peak_bytes", replay.peak_bytes), ("time_ns", replay.time_ns)):
         claimed = getattr(plan, field_name)
         if claimed != found:
             raise InvalidPlan(f"the plan claims {field_name} = {claimed}; the simulator finds {found}.")
+    return replay
+
+
+def _replay(graph: Graph, schedule: Sequence[int], provenance: Provenance) -> Replay:
+    """The schedule's replay, in another order if the provenance says so, and gives that order's own peak."""
+    claimed = provenance.reordered_peak_bytes
+    if not claimed:
+        return simulate(graph, schedule)
+    replay = simulate(graph, schedule, any_order=True)
+    found = simulate(graph, first_runs(schedule), any_order=True).peak_bytes
+    if claimed != found:
+        raise InvalidPlan(f"the plan claims reordered_peak_bytes = {claimed}; the simulator finds {found}.")
     return replay

@@ -15,6 +15,7 @@ from remat_solver.graph import Graph
 from remat_solver.options import STRATEGIES, Progress, SolveOptions
 from remat_solver.pins import apply_pins, check_pins
 from remat_solver.plan import Objective, Plan, Provenance, referee_plan
+from remat_solver.reordering import Reordering
 from remat_solver.strategies.base import Found, Strategy, Task
 
 _MODULES = {"chen_sqrt": "chen", "chen_greedy": "chen"}
@@ -40,9 +41,10 @@ def make_task(
     *,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    started_s: float | None = None,
 ) -> Task:
-    """The task that a strategy gets: pins applied to the graph, the clock started."""
-    now = time.monotonic()
+    """The task that a strategy gets: pins applied to the graph, the clock started (or taken to have been)."""
+    now = time.monotonic() if started_s is None else started_s
     pinned = apply_pins(graph, keep=options.keep, recompute=options.recompute)
     task = Task(
         graph=pinned.graph,
@@ -69,13 +71,24 @@ def strategy_named(name: str) -> Strategy:
     return cast(Strategy, getattr(module, name))
 
 
-def referee(graph: Graph, task: Task, found: Found, *, objective: Objective = "time", bound_bytes: int = 0) -> Plan:
-    """The plan of a found schedule, replayed on the caller's own graph, pins checked."""
+def referee(
+    graph: Graph,
+    task: Task,
+    found: Found,
+    *,
+    objective: Objective = "time",
+    bound_bytes: int = 0,
+    reordering: Reordering | None = None,
+) -> Plan:
+    """The plan of a found schedule, replayed on the caller's own graph, pins checked.
+
+    With `reordering` the task was about `reordering.graph`, and its schedule is led back to `graph`.
+    """
     check_pins(task, found.schedule)
     options = task.options
     return referee_plan(
         graph,
-        found.schedule,
+        reordering.in_original(found.schedule) if reordering else found.schedule,
         budget_bytes=task.budget_bytes,
         bound_ns=found.bound_ns,
         proof_scope=found.proof_scope,
@@ -95,5 +108,6 @@ def referee(graph: Graph, task: Task, found: Found, *, objective: Objective = "t
             time_limit_s=options.time_limit_s,
             threads=options.threads,
             stopped_by=found.stopped_by,
+            reordered_peak_bytes=reordering.peak_bytes if reordering else 0,
         ),
     )

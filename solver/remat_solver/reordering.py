@@ -25,6 +25,13 @@ from remat_solver.graph import Graph
 from remat_solver.simulate import simulate, store_all_schedule
 
 _CHECK_EVERY = 64
+_PATIENCE = 400
+"""So many moves in a row for each op, none of which led to a better order, end the search."""
+_TRIAL_S = 1.0
+_LEAST_GAIN = 0.01
+"""A search that does not lower the peak by this much in `_TRIAL_S` is given up: training graphs hardly gain."""
+_SEARCH_SHARE = 0.25
+"""Of a solve's time, for a search that is not given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +82,25 @@ def reorder(
     )
 
 
+def worthwhile_order(
+    graph: Graph, *, budget_bytes: int, time_limit_s: float, should_stop: Callable[[], bool] | None = None
+) -> Reordering | None:
+    """Another order for a solve with this budget and time limit; None where it has no use or gains too little."""
+    if simulate(graph, store_all_schedule(graph)).peak_bytes <= budget_bytes:
+        return None
+    allowed_s = _SEARCH_SHARE * time_limit_s
+
+    def search(seconds: float) -> Reordering:
+        return reorder(graph, budget_bytes=budget_bytes, time_limit_s=seconds, should_stop=should_stop)
+
+    found = search(min(_TRIAL_S, allowed_s))
+    if found.peak_bytes > (1 - _LEAST_GAIN) * found.original_peak_bytes:
+        return None
+    if found.peak_bytes > budget_bytes and allowed_s > _TRIAL_S:
+        found = min(found, search(allowed_s - _TRIAL_S), key=lambda reordering: reordering.peak_bytes)
+    return found
+
+
 def permute(graph: Graph, order: Sequence[int]) -> Graph:
     """The same ops in another topological order, values numbered anew. Raises `InvalidGraph` if it is none."""
     renamed: dict[int, int] = {}
@@ -99,7 +125,7 @@ class _Dependencies:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.before: list[set[int]] = [{graph.producer[value] for value in op.reads} for op in graph.ops]
-        fixed = [i for i, op in enumerate(graph.ops) if not op.recomputable or op.recompute_state_bytes]
+        fixed = [op for op, keeps in enumerate(graph.keeps_its_place) if keeps]
         for earlier, later in itertools.pairwise(fixed):
             self.before[later].add(earlier)
         self.after: list[list[int]] = [[] for _ in graph.ops]
@@ -150,18 +176,20 @@ class _Annealing:
         self._measure(0, len(order))
 
     def run(self, is_over: Callable[[], bool]) -> list[int]:
-        """The best order met, until it is over or nothing exceeds the budget."""
+        """The best order met, until it is over, nothing exceeds the budget or nothing was gained for long."""
         current = lowest = sum(self.excess)
         best = list(self.order)
         heat = max(current / 50, 1.0)
-        tries = 0
-        while lowest and not (tries % _CHECK_EVERY == 0 and is_over()):
+        tries = last_gain = 0
+        while lowest and tries - last_gain < _PATIENCE * len(self.order):
+            if tries % _CHECK_EVERY == 0 and is_over():
+                break
             tries += 1
             heat *= 0.9997
             change = self._try_move(heat)
             current += change
             if current < lowest:
-                lowest, best = current, list(self.order)
+                lowest, best, last_gain = current, list(self.order), tries
         return best
 
     def _try_move(self, heat: float) -> int:

@@ -48,13 +48,15 @@ def store_all_schedule(graph: Graph) -> tuple[int, ...]:
     return tuple(range(len(graph)))
 
 
-def simulate(graph: Graph, schedule: Sequence[int]) -> Replay:
+def simulate(graph: Graph, schedule: Sequence[int], *, any_order: bool = False) -> Replay:
     """Replays `schedule` (op indices in the order in which they run) and returns its exact cost.
 
     Raises `InvalidPlan` naming the step if an op runs before what it reads was computed, first runs
     come out of the graph's order, an op is missing, or an op that may not be recomputed runs twice.
+    With `any_order` first runs may come in another topological order, in which only the ops of
+    `Graph.keeps_its_place` stay in order among themselves.
     """
-    previous_run = _check_schedule(graph, schedule)
+    previous_run = _check_schedule(graph, schedule, any_order=any_order)
     last_use = _last_uses(graph, schedule)
     state_changes = _state_changes(graph, schedule)
     freed_after: list[int] = [0] * len(schedule)
@@ -82,11 +84,12 @@ def simulate(graph: Graph, schedule: Sequence[int]) -> Replay:
     )
 
 
-def _check_schedule(graph: Graph, schedule: Sequence[int]) -> list[int | None]:
+def _check_schedule(graph: Graph, schedule: Sequence[int], *, any_order: bool) -> list[int | None]:
     """The step of each step's previous run of the same op, or None; raises `InvalidPlan`."""
     latest: dict[int, int] = {}
     previous: list[int | None] = []
-    next_first = 0
+    in_order = [op for op in range(len(graph)) if not any_order or graph.keeps_its_place[op]]
+    ordered = 0
     for step, op in enumerate(schedule):
         if not isinstance(op, int) or not 0 <= op < len(graph):
             raise InvalidPlan(f"step {step} runs op {op!r}; the graph has ops 0 to {len(graph) - 1}.", step=step)
@@ -95,20 +98,21 @@ def _check_schedule(graph: Graph, schedule: Sequence[int]) -> list[int | None]:
         if op in latest:
             if not graph.ops[op].recomputable:
                 raise InvalidPlan(f"{label} again, but that op may not be recomputed.", step=step)
-        elif op != next_first:
-            raise InvalidPlan(
-                f"{label} for the first time before op {next_first}: first runs keep the order.", step=step
-            )
-        else:
-            next_first += 1
+        elif not any_order or graph.keeps_its_place[op]:
+            if op != in_order[ordered]:
+                raise InvalidPlan(
+                    f"{label} for the first time before op {in_order[ordered]}: first runs keep the order.", step=step
+                )
+            ordered += 1
         for value in graph.ops[op].reads:
             if graph.producer[value] not in latest:
                 raise InvalidPlan(
                     f"{label} before op {graph.producer[value]}, whose value {value} it reads.", step=step
                 )
         latest[op] = step
-    if next_first != len(graph):
-        raise InvalidPlan(f"the schedule never runs op {next_first} ({graph.ops[next_first].name!r}).")
+    if len(latest) != len(graph):
+        missing = next(op for op in range(len(graph)) if op not in latest)
+        raise InvalidPlan(f"the schedule never runs op {missing} ({graph.ops[missing].name!r}).")
     return previous
 
 

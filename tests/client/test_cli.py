@@ -16,7 +16,7 @@ from remat.cli import main
 from remat_solver.files import load, save
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
-from tests.solver.graphs import chain
+from tests.solver.graphs import chain, wide
 
 Run = Callable[..., tuple[str, str]]
 
@@ -124,6 +124,16 @@ def test_solve_then_report_then_frontier(folder: Path, remat: Run) -> None:
     remat("frontier", "graph.json.zst", "--points", "4", "--json", "frontier.json")
     points = json.loads((folder / "frontier.json").read_text())["points"]
     assert [point["overhead"] for point in points] == sorted((p["overhead"] for p in points), reverse=True)
+
+
+def test_another_order_is_told_apart_from_recomputation(folder: Path, remat: Run) -> None:
+    save(wide(), folder / "wide.json")
+    printed, _ = remat("solve", "wide.json", "--budget", "12", "--reorder", "-o", "plan.json")
+    assert "from 19 B to 11 B" in printed
+    assert load(Plan, folder / "plan.json").recompute_count == 0
+    printed, _ = remat("report", "wide.json", "plan.json", "--html", "plan.html")
+    assert "The referee confirms it" in printed
+    assert "Ops run in another order" in printed
 
 
 def test_a_report_in_money(folder: Path, remat: Run) -> None:

@@ -17,6 +17,7 @@ from remat_solver.options import Progress, matching_ops
 from remat_solver.plan import Plan
 from tests.integration.solver_service import SolverService
 from tests.integration.training_graphs import ENDLESS, QUICK_OPS, tangle, uneven_chain
+from tests.solver.graphs import wide
 
 
 def figures(plan: Plan) -> tuple[object, ...]:
@@ -89,6 +90,15 @@ def test_pins_are_names_of_the_graph_that_was_sent(client: Client) -> None:
     assert {pinned.run_counts[op] for op in matching_ops(graph, ("f1?",))} == {1}
     with pytest.raises(InvalidRequest, match="no op's name matches"):
         client.solve(other, budget_fraction=0.7, keep=("f1?",))
+
+
+def test_another_order_is_planned_there_and_confirmed_here(client: Client) -> None:
+    plan = client.solve(wide(), budget_bytes=12, reorder=True)
+    assert plan.is_reordered
+    assert plan.provenance.reordered_peak_bytes == plan.peak_bytes == 11
+    assert client.submit(wide(), budget_bytes=11, reorder=True).source == "solve"
+    with pytest.raises(InvalidRequest, match="reorder"):
+        client.submit(wide(), max_overhead=0.1, reorder=True)
 
 
 def test_the_disk_cache_answers_without_the_service(service: SolverService, tmp_path: Path) -> None:

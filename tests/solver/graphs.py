@@ -16,3 +16,9 @@ def chain(length: int, size: int = 10) -> Graph:
         gradient = [length + step - 1] if step else []
         ops.append(op(f"b{i}", i, *gradient, sizes=(size,), phase="backward"))
     return Graph(ops=tuple(ops), outputs=(2 * length - 1,), fixed_bytes=5)
+
+
+def wide() -> Graph:
+    """Two big values that need not be in memory together, in an order that has them together."""
+    big = (op("a", sizes=(9,)), op("b", sizes=(9,)), op("c", 0, sizes=(1,)), op("d", 1, sizes=(1,)), op("e", 2, 3))
+    return Graph(ops=big, outputs=(4,))

@@ -57,6 +57,9 @@ def solve(
     recompute: Annotated[
         list[str] | None, typer.Option(help="Ops (name pattern) whose values must not be kept for the backward.")
     ] = None,
+    reorder: Annotated[
+        bool, typer.Option("--reorder", help="Look for another order of the ops first. `remat.compile` follows none.")
+    ] = False,
     html: Html = None,
 ) -> None:
     """Find the fastest plan that fits a budget (or the smallest one within a time allowance).
@@ -76,12 +79,14 @@ def solve(
         engine=engine,
         keep=tuple(keep or ()),
         recompute=tuple(recompute or ()),
+        reorder=reorder,
     )
     with ExitStack() as stack:
         planner = stack.enter_context(Client(endpoint, api_key=api_key)).solve if endpoint else solve_here
         watch = stack.enter_context(watch_solve(graph.total_time_ns))
         plan = planner(graph, options, on_progress=watch.on_progress, should_stop=watch.should_stop)
     out.print(plan_table([(graph.name or graph_file.name, plan)]))
+    _print_order(plan)
     if output:
         save(plan, output)
         out.print(f"plan written to {output}")
@@ -146,11 +151,19 @@ def report(
     out.print(plan_table([(graph.name or graph_file.name, plan)]))
     peak_op = graph.ops[plan.schedule[replay.peak_step]].name
     out.print(f"The referee confirms it: peak {format_bytes(replay.peak_bytes)}, reached while {peak_op} runs.")
+    _print_order(plan)
     out.print(f"No budget below {format_bytes(working_set_bound(graph))} can have a plan (working-set bound).")
     if gpu_hour is not None:
         _print_prices(graph, plan, gpu_hour, steps, time_limit)
     if html:
         _write_page(html, [PlannedModel(title=graph.name or graph_file.name, graph=graph, plans=(plan,))])
+
+
+def _print_order(plan: Plan) -> None:
+    """What another order of the ops does by itself; nothing for a plan that keeps the graph's."""
+    if plan.is_reordered:
+        own, other = format_bytes(plan.store_all_peak_bytes), format_bytes(plan.provenance.reordered_peak_bytes)
+        out.print(f"Ops run in another order, which takes the peak without recomputation from {own} to {other}.")
 
 
 def _print_prices(graph: Graph, plan: Plan, gpu_hour: float, steps: int, time_limit_s: float) -> None:

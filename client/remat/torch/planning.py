@@ -40,6 +40,11 @@ class Planning:
         plan = self.known.get(graph.hash) or self.planner(graph)
         self.known[graph.hash] = plan
         solved = perf_counter()
+        if plan.is_reordered:
+            raise ApplyError(
+                "the plan runs ops in another order than the model, which the exact runtime does not do.",
+                hint="Solve without reorder: a graph doesn't say which ops read what another op changes in place.",
+            )
         replay = simulate(graph, plan.schedule)
         built = build(joint, plan.schedule)
         runs_planned = sum(joint.nodes[index] is not None for index in plan.schedule)

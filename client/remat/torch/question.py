@@ -34,7 +34,9 @@ def solve_options(budget: str | int | None, max_overhead: str | float | None, **
         assert max_overhead is not None
         return SolveOptions(max_overhead=_share(max_overhead), **fields)
     parsed = parse_budget(budget)
-    return SolveOptions(budget_bytes=parsed.budget_bytes, budget_fraction=parsed.budget_fraction, **fields)
+    asked = SolveOptions(budget_bytes=parsed.budget_bytes, budget_fraction=parsed.budget_fraction, **fields)
+    asked.refuse_reorder("the exact runtime")
+    return asked
 
 
 def asking_planner(options: SolveOptions, *, endpoint: str | None, on_progress: OnProgress | None) -> Planner:

@@ -34,7 +34,7 @@ def plan_timeline(graph: Graph, plan: Plan, label: str) -> Timeline:
 
 
 def _timeline(graph: Graph, schedule: Sequence[int], label: str, budget_bytes: int | None) -> Timeline:
-    in_use = simulate(graph, schedule).timeline_bytes
+    in_use = simulate(graph, schedule, any_order=True).timeline_bytes
     starts = [0, *accumulate(graph.ops[op].time_ns for op in schedule)][:-1]
     highest: dict[float, int] = {}
     for step in _keep_peaks(in_use):

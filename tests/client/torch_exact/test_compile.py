@@ -168,6 +168,17 @@ def test_a_plan_for_another_graph_is_refused_and_nothing_is_half_applied() -> No
     assert differences(dict(model.named_buffers()), dict(plain.named_buffers())) == []
 
 
+def test_a_plan_in_another_order_is_refused_and_nothing_is_half_applied() -> None:
+    plan = remat.solve(graph_of(DROPOUT), budget_fraction=1)
+    swapped = replace(plan, schedule=(*plan.schedule[-2:], *plan.schedule[:-2]))
+    model = remat.apply(seeded_model(DROPOUT), swapped)
+    with pytest.raises(ApplyError, match="another order than the model"):
+        model(*DROPOUT.batch(0))
+    assert remat.torch.planned_graphs(model) == ()
+    with pytest.raises(InvalidRequest, match="the exact runtime keeps the graph's order"):
+        remat.compile(seeded_model(DROPOUT), budget="80%", reorder=True)
+
+
 def test_an_impossible_budget_is_said_so_and_leaves_the_model_alone() -> None:
     model = remat.compile(Mlp(), budget="1KiB")
     with pytest.raises(InfeasibleBudget) as caught:
