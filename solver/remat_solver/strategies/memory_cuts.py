@@ -198,15 +198,15 @@ class _Search:
 
         As a cutoff: only what beats it by more than the gap says anything new, and it need not be the best. That
         ends proofs soonest. Or as a start: with a solution in hand engines raise the bound of a program that is
-        far from solved sooner. A round that was not solved is followed by one of the other kind.
+        far from solved sooner. A round that was not solved is followed by one of the other kind. The first program,
+        with one slot, is mostly solved at its root, where a start is in the way.
         """
         relaxation, gap_ns = self.relaxation, self.gap_ns()
         relaxation.start, relaxation.cutoff_ns, relaxation.absolute_gap_ns = None, math.inf, gap_ns / 2
-        if self.best.schedule is None:
+        if self.best.schedule is None or not relaxation.rounds:
             return
         open_ns = self.best.time_ns - relaxation.bound_ns
-        if relaxation.rounds:
-            relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
+        relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
         if (open_ns <= _NEARLY_CLOSED * gap_ns) != relaxation.is_unsolved:
             relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
         else:
