@@ -65,6 +65,7 @@ class Relaxation:
         self.failures = 0
         self.cutoff_ns = math.inf
         self.start: Sequence[int] | None = None
+        self.latest: Sequence[int] | None = None
         self.absolute_gap_ns = task.options.gap / 2 * self.graph.total_time_ns
 
     @cached_property
@@ -94,7 +95,9 @@ class Relaxation:
         if outcome.termination == "infeasible":
             raise self.task.infeasible(proof_scope=model.proof_scope)
         self._raise_bound(model, outcome.bound)
-        return self._as_round(model, outcome, start)
+        found = self._as_round(model, outcome, start)
+        self.latest = found.schedule
+        return found
 
     def guess(self, budget_bytes: int, limit_s: float) -> Round:
         """The same slots, only for a schedule: maybe with less room than the task's, and without range cuts."""
@@ -136,11 +139,12 @@ class Relaxation:
         return bool(covers)
 
     def _start_point(self, model: CutModel) -> tuple[float, ...] | None:
-        """The incumbent as a solution of the model, if there is one and the model admits it."""
+        """The cheapest solution of the model among the incumbent and the last round's schedule, if it admits any."""
         if self.start is None or model.contradiction:
             return None
-        point = embed(self.lifetimes, model, self.start)
-        return point if is_feasible(model.program, point) else None
+        points = [embed(self.lifetimes, model, one) for one in (self.start, self.latest) if one is not None]
+        admitted = [point for point in points if is_feasible(model.program, point)]
+        return min(admitted, key=model.program.price, default=None)
 
     def _ask_engine(
         self,
