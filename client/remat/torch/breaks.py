@@ -14,6 +14,10 @@ from remat_solver.errors import CaptureError, GraphBreak, RematError
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
 _CONTEXT = "Developer debug context:"
 _ADVICE = "Move that line out of the model's forward, or write it with tensor operations."
+_OUR_ADVICE = {
+    "Module-level backwards hooks": "Put hooks on tensors or parameters (register_hook), or take them off the module.",
+}
+"""Ours, where Dynamo's would not help, by how its reason begins."""
 _OWN_FOLDER = os.path.dirname(__file__)
 
 
@@ -51,6 +55,9 @@ def _reason(message: str) -> tuple[str, str]:
     context = next((line for line in lines if line.startswith(_CONTEXT)), "").removeprefix(_CONTEXT).strip()
     if context.startswith("raised exception"):
         return f"it {context}", "Run the model without remat to see its own traceback."
+    ours = next((advice for beginning, advice in _OUR_ADVICE.items() if reason.startswith(beginning)), "")
+    if ours:
+        return reason, ours
     explanation = next((line for line in lines if line.startswith("Explanation:")), "")
     if explanation:
         reason = f"{reason} ({explanation.removeprefix('Explanation:').strip().rstrip('.')})"

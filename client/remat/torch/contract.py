@@ -46,7 +46,8 @@ class JointGraph:
     `inputs` are the fake tensors that the graph takes in; `random_devices` gives the generator's device of
     each random op, by op index; `unchecked` are the values that autograd saves without a version check
     (tensors put on `ctx` by hand). `loss_is_outside` says that some tangent is no scalar: the model returns
-    more than a loss.
+    more than a loss. `own_regions` counts the regions of `torch.utils.checkpoint` that the model brings: they
+    are not honoured, since the plan decides what is recomputed.
     """
 
     graph: Graph
@@ -60,6 +61,7 @@ class JointGraph:
     random_devices: dict[int, torch.device]
     unchecked: frozenset[int]
     loss_is_outside: bool
+    own_regions: int
     device: torch.device
 
 
@@ -139,6 +141,7 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
             *(found for node, found in ops.reads.items() if node.meta.get("saved_tensor_with_no_vc_check"))
         ),
         loss_is_outside=any(tensor.numel() > 1 for node in tangents for tensor in _results(node)),
+        own_regions=len({node.meta["ac_graph_id"] for node in module.graph.nodes if "ac_graph_id" in node.meta}),
         device=ops.device,
     )
 

@@ -89,7 +89,8 @@ def compiled_call(
     """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape.
 
     Dynamo would trace NumPy's random numbers as PyTorch's, silently: it is told to refuse them. Log lines in
-    the forward, which it can't trace, are left out. What a library's models need is done by their adapter.
+    the forward, which it can't trace, are left out. Hooks that are put on modules later are guarded on; PyTorch
+    by default goes on without them. What a library's models need is done by their adapter.
     """
     adapter = adapter_for(model)
     call_model: Callable[..., Any] = model._call_impl  # past the slot in which the compiled call will lie
@@ -102,7 +103,11 @@ def compiled_call(
     compiled: Callable[..., Any] = torch.compile(
         _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, **settings
     )
-    tracing = torch._dynamo.config.patch(use_numpy_random_stream=True, ignore_logging_functions=_logging_functions())
+    tracing = torch._dynamo.config.patch(
+        use_numpy_random_stream=True,
+        ignore_logging_functions=_logging_functions(),
+        skip_nnmodule_hook_guards=False,
+    )
 
     def run(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = adapter.prepare(args, kwargs)
