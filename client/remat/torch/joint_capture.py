@@ -90,7 +90,8 @@ def compiled_call(
 
     Dynamo would trace NumPy's random numbers as PyTorch's, silently: it is told to refuse them. Log lines in
     the forward, which it can't trace, are left out. Hooks that are put on modules later are guarded on; PyTorch
-    by default goes on without them. What a library's models need is done by their adapter.
+    by default goes on without them. Inside DistributedDataParallel the model stays one graph, where PyTorch would cut
+    it at the buckets of gradients. What a library's models need is done by their adapter.
     """
     adapter = adapter_for(model)
     call_model: Callable[..., Any] = model._call_impl  # past the slot in which the compiled call will lie
@@ -107,6 +108,7 @@ def compiled_call(
         use_numpy_random_stream=True,
         ignore_logging_functions=_logging_functions(),
         skip_nnmodule_hook_guards=False,
+        optimize_ddp=False,
     )
 
     def run(*args: Any, **kwargs: Any) -> Any:
