@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.breaks import break_at
 from remat.torch.fake_storages import correct_fakes
 from remat.torch.naming import op_name
 from remat.torch.ordering import order_nodes
@@ -231,6 +232,8 @@ def _add_node(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase) ->
 
 
 def _refuse_symbols(node: fx.Node) -> None:
+    if node.target is torch.ops.aten._local_scalar_dense.default:
+        raise break_at(node, "it reads a number out of a tensor")
     for leaf in pytree.tree_leaves(node.meta.get("val")):
         is_symbolic = isinstance(leaf, torch.Tensor) and not all(isinstance(size, int) for size in leaf.shape)
         if is_symbolic or isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
