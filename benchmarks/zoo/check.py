@@ -6,6 +6,7 @@ working-set bound, below which nothing fits. Prints one JSON row.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -146,7 +147,7 @@ def _train_planned(
     model = seeded_model(architecture)
     try:
         remat.apply(model, plan, loss_fn=architecture.loss)
-        training = train(architecture, model, lambda batch: model(**batch))
+        training = train(architecture, model, lambda batch: model(**batch), peaks=True)
     except Exception as error:
         cause: Cause = "dynamo" if isinstance(error, GraphBreak) else "us"
         _say(row, cause, f"{goal}: {_line(error)}")
@@ -179,7 +180,7 @@ def _plan_eagerly(architecture: Architecture, eager: Training, row: Row) -> None
             remat.compile(
                 model, budget=f"{share:.0%}", mode="eager", loss_fn=architecture.loss, time_limit_s=SOLVE_LIMIT_S
             )
-            training = train(architecture, model, lambda batch, model=model: model(**batch))
+            training = train(architecture, model, lambda batch, model=model: model(**batch), peaks=True)
         except (InfeasibleBudget, NoPlanInTime):
             continue
         except Exception as error:
@@ -242,6 +243,7 @@ def main() -> int:
     """Prints the row; exit code 0 whatever it says."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    gc.freeze()  # what was imported need not be looked through again and again
     start = time.perf_counter()
     row = check(find(sys.argv[1]))
     row.versions = f"torch {torch.__version__}, {row.package} {version(row.package)}"

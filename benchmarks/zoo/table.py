@@ -7,10 +7,18 @@ from collections import Counter
 from benchmarks.zoo.row import Planned, Row
 
 _HEADINGS = (
-    "architecture", "kind", "ops", "graphs", "aot_eager trains", "mode", "identical to", "60% (eager mode: what it reaches)",
+    "architecture",
+    "kind",
+    "ops",
+    "graphs",
+    "aot_eager trains",
+    "mode",
+    "identical to",
+    "60% (eager mode: what it reaches)",
     "1.1 x bound",
-    "whose", "reason",
-)  # fmt: skip
+    "whose",
+    "reason",
+)
 
 
 def as_page(rows: list[Row], *, date: str) -> str:
