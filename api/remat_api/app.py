@@ -20,7 +20,7 @@ from remat_api.jobs.local import LocalEngine
 from remat_api.metrics import Metrics
 from remat_api.observation import Observation
 from remat_api.root_path import RootPath
-from remat_api.routes import events, frontiers, graphs, health, plans, solves
+from remat_api.routes import costs, events, frontiers, graphs, health, plans, solves
 from remat_api.routes import metrics as metrics_route
 from remat_api.security.gate import Gate
 from remat_api.service import Service
@@ -55,7 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.root_path:
         app.add_middleware(RootPath, root_path=settings.root_path)
     for router in (
-        *(part.router for part in (graphs, solves, frontiers, events, plans, health, metrics_route)),
+        *(part.router for part in (graphs, solves, frontiers, events, plans, costs, health, metrics_route)),
         *dashboard.routers,
     ):
         app.include_router(router)
@@ -88,6 +88,7 @@ def _assemble(settings: Settings, stores: Stores, metrics: Metrics) -> Service:
         jobs=stores.jobs,
         solves=stores.solves,
         keys=stores.keys,
+        costs=stores.costs,
         repeats=stores.repeats,
         hub=hub,
         engine=_engine(settings, stores, hub, metrics),

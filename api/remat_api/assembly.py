@@ -15,6 +15,7 @@ from remat_api.metrics import Metrics
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore
 from remat_api.store.blobs import blob_store
+from remat_api.store.costs import CostStore
 from remat_api.store.database import Database, connect
 from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Announce, Claim, JobStore, announce_nothing
@@ -37,6 +38,7 @@ class Stores:
     jobs: JobStore
     solves: SolveStore
     keys: KeyStore
+    costs: CostStore
     repeats: RepeatStore
     workers: WorkerStore
     deliveries: procrastinate.App | None
@@ -67,6 +69,7 @@ def _stores(settings: Settings, database: Database, announce: Announce, deliveri
         jobs=JobStore(database, answers, announce=announce, max_deaths=settings.max_attempts),
         solves=SolveStore(database, announce=announce),
         keys=KeyStore(database),
+        costs=CostStore(database),
         repeats=RepeatStore(database),
         workers=WorkerStore(database),
         deliveries=deliveries,

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import Request
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from remat_api.settings import Settings
 from remat_solver.errors import InvalidRequest, LimitExceeded, RematError, ServiceError, UnreadableFile
-from remat_solver.files import decompress_zstd, parse_json
+from remat_solver.files import decompress_zstd, parse_json, strict_reader
 from remat_solver.graph import Graph
 
 T = TypeVar("T")
 VALUES_PER_OP = 8
 """On average at most: a graph may have this many times as many values as it may have ops."""
-_adapters: dict[type, TypeAdapter[Any]] = {}
+OTHER_OBJECTS = 1000
+ITEMS_PER_OP = 40
+"""On average at most: a body may have this many times as many JSON items as a graph may have ops; real ones have 20."""
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 class Intake:
@@ -66,9 +70,8 @@ class Intake:
 
     def _parse(self, kind: type[T], text: bytes) -> T:
         check_strict(text, max_ops=self._settings.max_ops)
-        adapter = _adapters.setdefault(kind, TypeAdapter(kind))
         try:
-            parsed: T = adapter.validate_json(text, strict=True)
+            parsed: T = strict_reader(kind).validate_json(text, strict=True)
         except ValidationError as error:
             raise _explain(error) from None
         return parsed
@@ -129,8 +132,9 @@ def check_strict(text: bytes, *, max_ops: int) -> None:
     """Reads through the text and builds nothing.
 
     Raises `UnreadableFile` if it is not strict JSON, and `LimitExceeded` if it holds more ops or values
-    than a graph may have.
+    than a graph may have, or more items of any kind than they could need.
     """
+    _check_items(text, ITEMS_PER_OP * max_ops)
     census = _Census(max_ops)
     try:
         json.loads(text.decode("utf-8"), object_pairs_hook=census.count, parse_constant=_refuse_constant)
@@ -142,19 +146,35 @@ def check_strict(text: bytes, *, max_ops: int) -> None:
         raise UnreadableFile(f"the body is not JSON: {error}.", hint="Is it complete?") from None
 
 
+def _check_items(text: bytes, limit: int) -> None:
+    """Every item of a list or object costs memory when it is parsed, 64 bytes to 400: they are counted before."""
+    if _item_count(text) > limit and _item_count(_STRING.sub(b"", text)) > limit:
+        raise LimitExceeded(
+            f"the body has more than {limit} items.",
+            hint="Ask the service's operator for more (REMAT_MAX_OPS), or solve it locally.",
+            limit=limit,
+        )
+
+
+def _item_count(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
+
+
 class _Census:
     """Counts the ops and values of a text while it is read, and refuses keys that come twice."""
 
     def __init__(self, max_ops: int) -> None:
+        objects = (VALUES_PER_OP + 1) * max_ops + OTHER_OBJECTS
         self._limits = {"time_ns": ("ops", max_ops), "size_bytes": ("values", VALUES_PER_OP * max_ops)}
-        self._found = {"time_ns": 0, "size_bytes": 0}
+        self._limits["object"] = ("objects", objects)
+        self._found = dict.fromkeys(self._limits, 0)
 
     def count(self, pairs: list[tuple[str, Any]]) -> None:
         names = {name for name, _ in pairs}
         if len(names) != len(pairs):
             self._refuse_twice([name for name, _ in pairs])
         for mark, (what, limit) in self._limits.items():
-            if mark in names:
+            if mark == "object" or mark in names:
                 self._found[mark] += 1
                 if self._found[mark] > limit:
                     raise LimitExceeded(

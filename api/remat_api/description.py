@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import TypeAdapter
 
-from remat_api.requests import CancelRequest, FrontierRequest, SolveRequest
+from remat_api.requests import CancelRequest, CostsRequest, FrontierRequest, SolveRequest
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 
@@ -28,6 +28,7 @@ _BODIES: dict[str, tuple[Any, bool]] = {
     "cancel_solve": (CancelRequest, False),
     "post_frontier": (FrontierRequest, True),
     "cancel_frontier": (CancelRequest, False),
+    "put_costs": (CostsRequest, True),
 }
 """Operation -> the kind of its body, and whether it needs one."""
 _DOCUMENTS: dict[str, Any] = {

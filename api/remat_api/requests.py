@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Literal
 
 from remat_api.questions import Terms
+from remat_api.store.costs import OpCost
 from remat_solver.errors import InvalidRequest
 from remat_solver.graph import Graph
 from remat_solver.options import SolveOptions
@@ -16,6 +17,7 @@ MAX_PINS = 1000
 MAX_TEXT = 200
 MAX_POINTS = 200
 MAX_QUEUE_TIMEOUT_S = 7 * 24 * 3600
+MAX_COSTS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,21 @@ class CancelRequest:
 def terms_of(asked: SolveRequest | FrontierRequest) -> Terms:
     """How it is asked."""
     return Terms(tags=asked.tags, priority=asked.priority, queue_timeout_s=asked.queue_timeout_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostsRequest:
+    """Costs measured on one device."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    costs: tuple[OpCost, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.costs) > MAX_COSTS:
+            raise InvalidRequest(f"{len(self.costs)} costs at once; at most {MAX_COSTS} are taken.", field="costs")
+        if len({cost.signature for cost in self.costs}) < len(self.costs):
+            raise InvalidRequest("a signature comes twice.", hint="Send each once.", field="costs")
 
 
 def _check_question(asked: SolveRequest | FrontierRequest) -> None:

@@ -17,6 +17,7 @@ from remat_api.security.callers import Caller
 from remat_api.settings import Settings
 from remat_api.store.answers import Answer, AnswerStore
 from remat_api.store.blobs import address
+from remat_api.store.costs import CostStore
 from remat_api.store.database import Database
 from remat_api.store.graphs import GraphStore, StoredGraph, survey
 from remat_api.store.jobs import JobEvent, JobStore
@@ -40,6 +41,7 @@ class Service:
     jobs: JobStore
     solves: SolveStore
     keys: KeyStore
+    costs: CostStore
     repeats: RepeatStore
     hub: Hub
     engine: JobEngine

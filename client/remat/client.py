@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal
+from urllib.parse import quote
 
 import httpx
 from backports import zstd
 
 from remat.connection import Connection
 from remat.plan_cache import PlanCache
+from remat.remote_costs import read_costs, write_costs
 from remat.remote_solve import RemoteSolve, read_remote_solve
 from remat_solver.errors import InvalidPlan, InvalidRequest, NotFound, ServiceError
 from remat_solver.files import dump_json, parse_json
@@ -30,6 +32,7 @@ QUIET_WAIT_S = 25.0
 """How long the service may hold a request when nobody watches the progress: below the usual minute of proxies."""
 WATCHED_WAIT_S = 1.0
 COMPRESS_ABOVE_BYTES = 4096
+COSTS_AT_ONCE = 5000
 FRONTIER_OPTIONS = ("gap", "time_limit_s", "threads", "engine", "keep", "recompute")
 """The options of a solve that a frontier takes too."""
 
@@ -163,6 +166,19 @@ class Client:
         confirm_plan(graph, plan)
         return plan
 
+    def costs(self, device: str, torch: str) -> dict[str, tuple[int, int]]:
+        """What ops take on a device under a PyTorch: (time_ns, workspace_bytes) by sha256 of the op's signature."""
+        return read_costs(self._connection.request("GET", _costs_path(device, torch)))
+
+    def share_costs(self, device: str, torch: str, costs: dict[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
+        """Adds costs to the shared table; what now holds for them, for whoever came first counts."""
+        kept: dict[str, tuple[int, int]] = {}
+        entries = list(costs.items())
+        for start in range(0, len(entries), COSTS_AT_ONCE):
+            body = write_costs(dict(entries[start : start + COSTS_AT_ONCE]))
+            kept |= read_costs(self._connection.request("PUT", _costs_path(device, torch), content=body))
+        return kept
+
     def _cached(self, question: _Question) -> Plan | None:
         plan = self._cache.get(question.key) if self._cache else None
         if plan is None or self._cache is None:
@@ -287,6 +303,11 @@ def _confirmed(question: _Question, plan: Plan) -> Plan:
             hint="Another version of Remat may be at the other end: compare `remat --version` with its /version.",
         )
     return plan
+
+
+def _costs_path(device: str, torch: str) -> str:
+    parts = (quote(part.replace("/", "-")[:200], safe="") for part in (device, torch))
+    return "/v1/costs/" + "/".join(parts)
 
 
 def _read_plan(response: httpx.Response) -> Plan:

@@ -303,7 +303,7 @@ def test_migrations_make_the_tables_that_the_code_uses(
     migrate(url)
     migrate(url)
     prepare(settings)
-    assert applied_revision(url) == "0004"
+    assert applied_revision(url) == "0005"
     engine = sa.create_engine(url)
     found = sa.inspect(engine)
     for table in metadata.sorted_tables:

@@ -64,6 +64,8 @@ REQUESTS: list[tuple[str, str, str]] = [
     ("GET", f"/v1/frontiers/{'0' * 32}/plans/{'0' * 64}", "read"),
     ("POST", f"/v1/frontiers/{'0' * 32}/cancel", "solve"),
     ("DELETE", f"/v1/frontiers/{'0' * 32}", "solve"),
+    ("GET", f"/v1/costs/{'0' * 64}/{'0' * 64}", "read"),
+    ("PUT", f"/v1/costs/{'0' * 64}/{'0' * 64}", "solve"),
 ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -37,6 +38,12 @@ class RematProcess:
     def is_running(self) -> bool:
         """Whether it was started and has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    def peak_memory_kib(self) -> int:
+        """The most memory that the service's own process has had so far."""
+        match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{self.pid}/status").read_text())
+        assert match is not None
+        return int(match[1])
 
     def start(self) -> None:
         """Starts it."""

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import httpx
 import pytest
 from backports import zstd
 
+from benchmarks.hostile import Outcome, attack, attack_from_description
 from remat.client import Client
 from remat_solver.files import dump_json
+from tests.integration.hostile_bodies import attacks
 from tests.integration.solver_service import SolverService
 from tests.integration.training_graphs import QUICK_OPS, uneven_chain
 
@@ -32,13 +32,6 @@ def send_and_hang_up(service: SolverService, data: bytes) -> None:
     assert port is not None
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(data)
-
-
-def memory_kib(pid: int) -> int:
-    """The most memory that a process has had so far."""
-    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert match is not None
-    return int(match[1])
 
 
 @pytest.mark.parametrize(
@@ -65,7 +58,7 @@ def test_a_broken_connection_leaves_nothing_behind(service: SolverService, data:
 
 def test_bombs_do_not_grow_the_service(service: SolverService, client: Client) -> None:
     client.solve(uneven_chain(QUICK_OPS, seed=99), budget_fraction=0.7)  # everything is loaded now
-    before_kib = memory_kib(service.pid)
+    before_kib = service.peak_memory_kib()
     bombs = [
         (zstd.compress(b" " * 2**30), "zstd"),
         (gzip.compress(b"[" * 2**28), "gzip"),
@@ -81,5 +74,23 @@ def test_bombs_do_not_grow_the_service(service: SolverService, client: Client) -
     with ThreadPoolExecutor(8) as pool:
         statuses = list(pool.map(throw, bombs * 4))
     assert set(statuses) <= {400, 413, 422}
-    assert memory_kib(service.pid) - before_kib < MAX_GROWTH_KIB
+    assert service.peak_memory_kib() - before_kib < MAX_GROWTH_KIB
     assert httpx.get(f"{service.url}/readyz").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("bodies", "described"), [pytest.param(300, 46), pytest.param(10_000, 2000, marks=pytest.mark.full)]
+)
+def test_absurd_requests_are_refused_and_forgotten(
+    service: SolverService, client: Client, bodies: int, described: int
+) -> None:
+    client.solve(uneven_chain(QUICK_OPS, seed=99), budget_fraction=0.7)
+    before_kib, outcome = service.peak_memory_kib(), Outcome()
+    attack(service.url, attacks(bodies, bodies), outcome)
+    attack_from_description(service.url, described, bodies, outcome)
+    assert outcome.faults == []
+    assert outcome.answers.total() >= bodies + described // 2
+    assert {status for _, status in outcome.answers} >= {400, 404, 415, 422}
+    assert service.peak_memory_kib() - before_kib < MAX_GROWTH_KIB
+    assert httpx.get(f"{service.url}/readyz").status_code == 200
+    client.solve(uneven_chain(QUICK_OPS, seed=98), budget_fraction=0.7)

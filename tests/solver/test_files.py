@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from backports import zstd
+from pydantic import ValidationError
 
 from remat_solver.errors import InvalidGraph, InvalidPlan, UnreadableFile
-from remat_solver.files import decompress_zstd, dump_json, load, parse_json, save
+from remat_solver.files import decompress_zstd, dump_json, load, parse_json, save, strict_reader
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan, Provenance, referee_plan
 from tests.solver.graphs import chain
@@ -121,3 +122,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         save(chain(3), path)
     assert load(Graph, path) == chain(2)
     assert [entry.name for entry in tmp_path.iterdir()] == ["graph.json"]
+
+
+def test_a_list_is_given_up_at_its_first_wrong_item() -> None:
+    reads = b",".join([b"null"] * 1000)
+    with pytest.raises(ValidationError) as refused:
+        strict_reader(Graph).validate_json(b'{"ops":[{"name":"a","time_ns":1,"reads":[' + reads + b"]}]}", strict=True)
+    assert refused.value.error_count() == 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from fastapi import Request, Response
 from itsdangerous import BadData, URLSafeTimedSerializer
@@ -36,7 +35,7 @@ class Sessions:
     """Signs and reads session cookies. Another signing secret or operator's key ends all sessions."""
 
     def __init__(self, settings: Settings) -> None:
-        secret = settings.session_secret or _kept_secret(settings.data_dir)
+        secret = settings.session_secret or _own_secret(settings)
         admin_key = hashlib.sha256(settings.admin_key.encode()).hexdigest()
         self._serializer = URLSafeTimedSerializer([secret + admin_key], salt="remat-session/1")
 
@@ -60,9 +59,11 @@ class Sessions:
         )
 
 
-def _kept_secret(data_dir: Path) -> str:
-    """The signing secret of this data folder, made at first use."""
-    path = data_dir / SECRET_FILE
+def _own_secret(settings: Settings) -> str:
+    """The signing secret of the data folder, made at first use; one of this process where many serve one database."""
+    if settings.is_clustered:
+        return secrets.token_urlsafe(32)
+    path = settings.data_dir / SECRET_FILE
     if not path.exists():
         write_whole(path, secrets.token_urlsafe(32).encode())
         path.chmod(0o600)

@@ -82,6 +82,13 @@ async def insert_if_absent(connection: Connection, table: sa.Table, row: dict[st
     return result.rowcount == 1
 
 
+async def insert_all_absent(connection: Connection, table: sa.Table, rows: list[dict[str, Any]]) -> None:
+    """Inserts those of `rows` (some hundreds at most) whose key is not taken."""
+    if rows:
+        dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
+        await connection.execute(dialect.insert(table).values(rows).on_conflict_do_nothing())
+
+
 def migrate(url: str, revision: str = "head") -> None:
     """Brings the database's tables to `revision`; safe to run again, and by several at once."""
     engine = sa.create_engine(url)

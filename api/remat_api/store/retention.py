@@ -11,7 +11,7 @@ from remat_api.jobs.states import FINAL
 from remat_api.store.blobs import BlobStore
 from remat_api.store.clock import now_ms
 from remat_api.store.database import Database
-from remat_api.store.tables import answers, events, graphs, jobs, plans, points, repeats, solves
+from remat_api.store.tables import answers, costs, events, graphs, jobs, plans, points, repeats, solves
 
 BATCH = 200
 """Rows deleted in one transaction: a running service waits for the write lock meanwhile."""
@@ -47,7 +47,8 @@ async def forget(database: Database, blobs: BlobStore, *, older_than_ms: int) ->
     held_graphs = sa.union_all(sa.select(jobs.c.graph_id), sa.select(solves.c.graph_id))
     old_graphs = sa.select(graphs.c.id).where(graphs.c.created_ms < before, graphs.c.id.not_in(held_graphs))
     async with database.writing() as connection:
-        await connection.execute(sa.delete(repeats).where(repeats.c.created_ms < before))
+        for table in (repeats, costs):
+            await connection.execute(sa.delete(table).where(table.c.created_ms < before))
 
     def forget_document(document_id: str) -> None:
         blobs.delete(document_id, older_than_ms=before)

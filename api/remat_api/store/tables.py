@@ -9,6 +9,7 @@ points    the plans of a frontier, as they are found
 events    what happened to a job, in order, for replay
 workers   processes that solve beside a PostgreSQL, and when each was last heard of
 api_keys  who may ask, with quotas; secrets only as sha256
+costs     what one run of an op takes, by device, PyTorch and op signature
 repeats   requests that carried an Idempotency-Key, and the solve that each made
 """
 
@@ -174,6 +175,17 @@ api_keys = sa.Table(
     sa.Column("expires_ms", sa.BigInteger),
     sa.Column("revoked_ms", sa.BigInteger),
     sa.Column("last_used_ms", sa.BigInteger),
+)
+
+costs = sa.Table(
+    "costs",
+    metadata,
+    sa.Column("device", sa.String(200), primary_key=True),
+    sa.Column("torch", sa.String(200), primary_key=True),
+    sa.Column("signature", SHA256, primary_key=True),
+    sa.Column("time_ns", sa.BigInteger, nullable=False),
+    sa.Column("workspace_bytes", sa.BigInteger, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False, index=True),
 )
 
 repeats = sa.Table(

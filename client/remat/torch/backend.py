@@ -13,9 +13,8 @@ from torch import fx, nn
 from remat.torch.allocation import tensors_in
 from remat.torch.contract import JointGraph
 from remat.torch.joint_capture import JointBackend, Modules
-from remat.torch.measure import measure
 from remat.torch.planning import Measure, Planner, Planning, planner_for
-from remat.torch.question import OnProgress, asking_planner, solve_options
+from remat.torch.question import OnProgress, asking_planner, measuring, solve_options
 from remat.torch.record import PlannedGraph
 from remat.torch.resident import fixed_bytes, model_tensors
 from remat_solver.plan import Plan
@@ -27,7 +26,8 @@ class Backend:
     budget: the highest allowed peak of forward and backward, everything included ("8GiB", "80%" of the
         store-all peak, or bytes). Instead of it, `max_overhead` ("10%" more time than store-all) asks for the
         least memory, and `plan` brings plans made before.
-    endpoint: the URL of a solver service; without it the plan is made in this process.
+    endpoint: the URL of a solver service, where measured costs are shared too; without it the plan is made in this
+        process.
     optimizer: whose state counts as memory; estimated before its first step.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
@@ -48,22 +48,22 @@ class Backend:
         reserve: int = 0,
         on_progress: OnProgress | None = None,
         planner: Planner | None = None,
-        measure: Measure = measure,
+        measure: Measure | None = None,
         **solve_fields: Any,
     ) -> None:
         if planner is None and plan is not None:
             planner = planner_for([plan] if isinstance(plan, Plan) else plan)
+        question = ""
         if planner is None:
-            planner = asking_planner(
-                solve_options(budget, max_overhead, **solve_fields), endpoint=endpoint, on_progress=on_progress
-            )
+            asked = solve_options(budget, max_overhead, **solve_fields)
+            planner, question = asking_planner(asked, endpoint=endpoint, on_progress=on_progress), f"{asked} {endpoint}"
         # Dynamo keeps every backend for good, so what belongs to the user is held weakly.
         self._model = weakref.ref(model) if model is not None else None
         self._optimizer = weakref.ref(optimizer) if optimizer is not None else None
         self.reserve_bytes = reserve
         self.inputs: Any = None
         """What the model is being called with, while it is (set by `remat.compile`)."""
-        self._planning = Planning(planner=planner, measure=measure)
+        self._planning = Planning(planner=planner, measure=measure or measuring(endpoint), question=question)
         self._joint_backend = JointBackend(self._on_joint)
 
     __name__ = "remat"

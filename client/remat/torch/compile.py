@@ -40,8 +40,7 @@ class _PlannedCall:
         self.backend = backend
         self.loss_fn = loss_fn
         self.is_to_be_verified = verify
-        self.compiled: Callable[..., Any] | None = None
-        """Made at the first call: what is done to the model until then (sharding, say) counts."""
+        self.compiled = compiled_call(model, backend, loss_fn)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_to_be_verified and torch.is_grad_enabled():
@@ -49,8 +48,6 @@ class _PlannedCall:
             self._verify(args, kwargs)
         self.backend.inputs = (args, kwargs)
         try:
-            if self.compiled is None:
-                self.compiled = compiled_call(self.model, self.backend, self.loss_fn)
             return self.compiled(*args, **kwargs)
         except Exception as error:
             explained = explain(error)
@@ -96,7 +93,8 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         PyTorch's checkpoint, each saving what a plan chose. It takes any model, reaches less than exact mode, and
         plans by running trial steps at the first call; of the arguments it takes neither `max_overhead`, `plan`,
         `endpoint` nor pins.
-    endpoint: the URL of a solver service; without it plans are made in this process.
+    endpoint: the URL of a solver service, where measured costs are shared too, so that the next job of the same model
+        finds its plan; without it plans are made in this process.
     optimizer: whose state counts as memory; estimated before its first step.
     loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 CACHE_DIR_VARIABLE = "REMAT_CACHE_DIR"
 _FILE_NAME = "costs.sqlite"
@@ -33,6 +33,18 @@ def default_cache_dir() -> Path:
     if chosen:
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "remat"
+
+
+class CostStore(Protocol):
+    """Where costs are kept, by environment (device, then | and PyTorch with its settings) and op signature."""
+
+    def get(self, environment: str, signatures: Iterable[str]) -> dict[str, OpCost]:
+        """The known costs among `signatures`."""
+        ...
+
+    def put(self, environment: str, costs: Mapping[str, OpCost]) -> None:
+        """Keeps `costs`, except where another process was first."""
+        ...
 
 
 class CostCache:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from remat.torch.cost_cache import CostCache, OpCost
+from remat.torch.cost_cache import CostCache, CostStore, OpCost
 from remat.torch.peak import start_profiler
 from remat.torch.roofline import estimate_cost, round_to_3_digits
 from remat.torch.signature import TensorSpec, decode
@@ -47,13 +47,14 @@ def measure(
     graph: Graph,
     *,
     repeats: int = DEFAULT_REPEATS,
-    cache: CostCache | type[CostCache] | None = _DEFAULT_CACHE,
+    cache: CostStore | type[CostCache] | None = _DEFAULT_CACHE,
     on_progress: ProgressCallback | None = None,
 ) -> Graph:
     """The graph with measured `time_ns` (wall, rounded to 3 digits) and `workspace_bytes` on every op.
 
     Each distinct signature is measured once: the least time of at most `repeats` runs after a warm-up.
-    `cache` holds earlier measurements (by default the one on disk; None measures everything anew). An op
+    `cache` holds earlier measurements (by default the one on disk; None measures everything anew; `SharedCosts`
+    shares them through a solver service). An op
     that can't run alone gets the roofline estimate, is named in the log, and the graph says `estimated`.
     Ops without a signature keep their costs. Nobody's random state is moved, and it works from inside a
     compiler's callback. Raises `CaptureError` for a signature that this PyTorch can't read.
@@ -86,7 +87,7 @@ def _workspace_bytes(op: Op, cost: OpCost) -> int:
 def _costs_on(
     device: torch.device,
     names: dict[str, str],
-    store: CostCache | None,
+    store: CostStore | None,
     repeats: int,
     on_progress: ProgressCallback | None,
 ) -> tuple[dict[str, OpCost], bool]:
@@ -109,7 +110,7 @@ def _costs_on(
     return known | measured | failed, bool(failed)
 
 
-def _look_up(store: CostCache, environment: str, signatures: Iterable[str]) -> dict[str, OpCost]:
+def _look_up(store: CostStore, environment: str, signatures: Iterable[str]) -> dict[str, OpCost]:
     keys = {signature: _on_any_gpu(signature) for signature in signatures}
     found = store.get(environment, set(keys.values()))
     return {signature: found[key] for signature, key in keys.items() if key in found}
@@ -223,14 +224,15 @@ def describe_device(device: torch.device) -> str:
 
 
 def _environment(device: torch.device) -> str:
-    """Everything but the op that its cost depends on."""
+    """Everything but the op that its cost depends on: the device, then | and PyTorch with its settings."""
     settings = [
+        f"costs {_FORMAT}",
         torch.backends.cudnn.benchmark,
         torch.backends.cudnn.deterministic,
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
     ]
-    return "|".join([_FORMAT, describe_device(device), torch.__version__, *map(str, settings)])
+    return f"{describe_device(device)}|{torch.__version__} {', '.join(map(str, settings))}"
 
 
 def _is_here(device: torch.device) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -11,13 +10,13 @@ from torch import fx
 
 from remat.torch.build import build
 from remat.torch.contract import JointGraph
+from remat.torch.measure import describe_device
+from remat.torch.ranks import fellow_ranks
 from remat.torch.record import PlannedGraph
 from remat_solver.errors import ApplyError, PlanMismatch
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 from remat_solver.simulate import simulate
-
-_log = logging.getLogger("remat")
 
 Planner = Callable[[Graph], Plan]
 Measure = Callable[[Graph], Graph]
@@ -27,26 +26,20 @@ Measure = Callable[[Graph], Graph]
 class Planning:
     """Turns joint graphs into forward and backward modules; remembers each in `planned`.
 
-    `planner` makes a plan for a measured graph. Equal graphs, recaptured, share one plan.
+    `planner` makes a plan for a measured graph. Equal graphs, recaptured, share one plan. `question` names what the
+    planner asks, so that the ranks of a distributed job can ask it once; "" keeps every rank to itself.
     """
 
     planner: Planner
     measure: Measure
+    question: str = ""
     planned: list[PlannedGraph] = field(default_factory=list)
     known: dict[str, Plan] = field(default_factory=dict)
 
     def apply(self, joint: JointGraph, *, trace_s: float) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Measures, plans and builds. Raises whatever the planner raises, and then leaves no record."""
-        if joint.own_regions and not self.planned:
-            _log.warning(
-                "The model brings %d regions of torch.utils.checkpoint: the plan decides in their place.",
-                joint.own_regions,
-            )
         start = perf_counter()
-        graph = self.measure(joint.graph)
-        measured = perf_counter()
-        plan = self.known.get(graph.hash) or self.planner(graph)
-        self.known[graph.hash] = plan
+        graph, plan, measure_s = self._plan(joint)
         solved = perf_counter()
         if plan.is_reordered:
             raise ApplyError(
@@ -67,14 +60,32 @@ class Planning:
                 runs_built=built.runs,
                 predicted_peak_bytes=replay.peak_bytes,
                 loss_is_outside=joint.loss_is_outside,
-                own_regions=joint.own_regions,
                 trace_s=trace_s,
-                measure_s=measured - start,
-                solve_s=solved - measured,
+                measure_s=measure_s,
+                solve_s=solved - start - measure_s,
                 build_s=perf_counter() - solved,
             )
         )
         return built.forward, built.backward
+
+    def _plan(self, joint: JointGraph) -> tuple[Graph, Plan, float]:
+        """The measured graph, its plan, and the seconds that this process spent on measuring."""
+        measure_s = 0.0
+
+        def ask() -> tuple[Graph, Plan]:
+            nonlocal measure_s
+            start = perf_counter()
+            graph = self.measure(joint.graph)
+            measure_s = perf_counter() - start
+            return graph, self.known.get(graph.hash) or self.planner(graph)
+
+        ranks = fellow_ranks() if self.question else None
+        if ranks is None:
+            graph, plan = ask()
+        else:
+            graph, plan = ranks.ask_once(joint.graph, f"{self.question} on {describe_device(joint.device)}", ask)
+        self.known[graph.hash] = plan
+        return graph, plan, measure_s
 
 
 def planner_for(plans: Sequence[Plan]) -> Planner:

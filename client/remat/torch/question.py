@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-from remat.torch.planning import Planner
+from remat.torch.measure import measure
+from remat.torch.planning import Measure, Planner
 from remat_solver.budget import parse_budget
 from remat_solver.errors import InvalidRequest
 from remat_solver.graph import Graph
@@ -51,6 +53,15 @@ def asking_planner(options: SolveOptions, *, endpoint: str | None, on_progress: 
             return client.solve(graph, options, on_progress=on_progress)
 
     return ask
+
+
+def measuring(endpoint: str | None) -> Measure:
+    """Measures with the costs on this machine's disk, and those at the endpoint if there is one."""
+    if endpoint is None:
+        return measure
+    from remat.torch.shared_costs import SharedCosts
+
+    return functools.partial(measure, cache=SharedCosts(endpoint))
 
 
 def _share(text: str | float) -> float:
