@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from remat.torch.allocation import tensors_in
 from remat.torch.contract import JointGraph
 from remat.torch.joint_capture import JointBackend, Modules
 from remat.torch.planning import Measure, Planner, Planning, planner_for
+from remat.torch.progress import is_watched, measure_visibly, solve_visibly
 from remat.torch.question import OnProgress, asking_planner, measuring, solve_options
 from remat.torch.record import PlannedGraph
 from remat.torch.resident import fixed_bytes, model_tensors
@@ -30,6 +32,7 @@ class Backend:
         process.
     optimizer: whose state counts as memory; estimated before its first step.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
+    progress: whether to show on stderr what the first step is busy with; by default where that is a terminal.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
         or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
@@ -47,23 +50,29 @@ class Backend:
         optimizer: torch.optim.Optimizer | None = None,
         reserve: int = 0,
         on_progress: OnProgress | None = None,
+        progress: bool | None = None,
         planner: Planner | None = None,
         measure: Measure | None = None,
         **solve_fields: Any,
     ) -> None:
+        shows = is_watched() if progress is None else progress
         if planner is None and plan is not None:
             planner = planner_for([plan] if isinstance(plan, Plan) else plan)
         question = ""
         if planner is None:
             asked = solve_options(budget, max_overhead, **solve_fields)
-            planner, question = asking_planner(asked, endpoint=endpoint, on_progress=on_progress), f"{asked} {endpoint}"
+            ask, question = partial(asking_planner, asked, endpoint=endpoint), f"{asked} {endpoint}"
+            is_shown = shows and on_progress is None
+            planner = solve_visibly(lambda show: ask(on_progress=show)) if is_shown else ask(on_progress=on_progress)
         # Dynamo keeps every backend for good, so what belongs to the user is held weakly.
         self._model = weakref.ref(model) if model is not None else None
         self._optimizer = weakref.ref(optimizer) if optimizer is not None else None
         self.reserve_bytes = reserve
         self.inputs: Any = None
         """What the model is being called with, while it is (set by `remat.compile`)."""
-        self._planning = Planning(planner=planner, measure=measure or measuring(endpoint), question=question)
+        if measure is None:
+            measure = measure_visibly(measuring(endpoint)) if shows else measuring(endpoint)
+        self._planning = Planning(planner=planner, measure=measure, question=question)
         self._joint_backend = JointBackend(self._on_joint)
 
     __name__ = "remat"

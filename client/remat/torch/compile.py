@@ -17,6 +17,8 @@ from remat.torch.breaks import explain
 from remat.torch.eager.compile import EagerCall
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.joint_capture import compiled_call
+from remat.torch.measure import measure
+from remat.torch.progress import is_watched, measure_visibly
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
 from remat_solver.budget import parse_budget
@@ -27,7 +29,7 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 Mode = Literal["exact", "eager"]
 
-_EAGER_FIELDS = {"engine", "gap", "time_limit_s", "measure"}
+_EAGER_FIELDS = {"engine", "gap", "time_limit_s"}
 
 
 class _PlannedCall:
@@ -82,6 +84,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     reserve: int = 0,
     verify: bool = False,
     on_progress: OnProgress | None = None,
+    progress: bool | None = None,
     **solve_fields: Any,
 ) -> _Model:
     """Puts `model` under a memory budget and returns it; plans are made at its first call with each input shape.
@@ -99,6 +102,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
     verify: whether to run the first step both ways and compare, bit for bit (see `remat.verify`).
+    progress: whether to show on stderr what the first step is busy with; by default where that is a terminal.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
         or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
@@ -115,6 +119,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
             loss_fn=loss_fn,
             reserve_bytes=reserve,
             verify=verify,
+            **({"measure": measure_visibly(measure)} if (is_watched() if progress is None else progress) else {}),
             **solve_fields,
         )
         return model
@@ -129,6 +134,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         optimizer=optimizer,
         reserve=reserve,
         on_progress=on_progress,
+        progress=progress,
         **solve_fields,
     )
     attach(model, backend, loss_fn, verify=verify)

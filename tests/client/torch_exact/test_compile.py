@@ -370,3 +370,18 @@ def test_a_recompute_pin_passes_over_what_may_not_be_recomputed() -> None:
     assert differences(train(BATCH_NORM, seeded_model(BATCH_NORM)), train(BATCH_NORM, model)) == []
     (record,) = remat.torch.planned_graphs(model)
     assert record.plan.recompute_count > 0
+
+
+@pytest.mark.parametrize("progress", [True, False, None])
+def test_the_first_step_says_what_it_is_busy_with_where_asked(
+    progress: bool | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By default only on a terminal, which a test's stderr is not."""
+    model = remat.compile(seeded_model(DROPOUT), budget="90%", progress=progress)
+    model(*DROPOUT.batch(0))
+    shown = capsys.readouterr().err
+    if progress:
+        assert "remat: measuring" in shown
+        assert "remat: solving" in shown
+    else:
+        assert shown == ""
