@@ -38,7 +38,7 @@ def budgets_of(graph: Graph, shares: list[float], multiples: list[float]) -> dic
 
 
 def measure_alone(name: str, budget_name: str, budget_bytes: int, arguments: argparse.Namespace) -> Row:
-    """One row, with the peak memory of this process and of the largest engine that it started."""
+    """One row, with the CPU time and the peak memory of this process and of the engines that it started."""
     graph = load(Graph, GRAPHS / f"{name}.json.zst")
     options = SolveOptions(
         budget_bytes=budget_bytes,
@@ -48,12 +48,22 @@ def measure_alone(name: str, budget_name: str, budget_bytes: int, arguments: arg
         engine=arguments.engine,
     )
     peak = simulate(graph, store_all_schedule(graph)).peak_bytes
+    before_s, _ = _usage()
     row = measure_row(graph, round(budget_bytes / peak, 4), options)
-    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    row = dataclasses.replace(row, budget_name=budget_name, peak_rss_bytes=sum(usage) * 1024)
+    after_s, rss_bytes = _usage()
+    row = dataclasses.replace(
+        row, budget_name=budget_name, cpu_s=round(after_s - before_s, 3), peak_rss_bytes=rss_bytes
+    )
     if arguments.cp_sat_limit:
         row = ask_cp_sat(row, graph, limit_s=arguments.cp_sat_limit, workers=arguments.cp_sat_workers)
     return row
+
+
+def _usage() -> tuple[float, int]:
+    """CPU seconds so far of this process and of the engines that it ran, and their peak memory in bytes, at most."""
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return seconds, sum(usage.ru_maxrss for usage in usages) * 1024
 
 
 def bench(names: list[str], arguments: argparse.Namespace, console: Console) -> list[Row]:

@@ -32,8 +32,8 @@ from remat_solver.solve import solve
 class Row:
     """One graph at one budget. Fractions are of the store-all time; None where there is no plan.
 
-    What begins with `cp_sat` is the rival's answer (`benchmarks.moccasin`), if it was asked. `peak_rss_bytes` is
-    that of the solving process and its engine together, at most; 0 where it was not measured.
+    What begins with `cp_sat` is the rival's answer (`benchmarks.moccasin`), if it was asked. `cpu_s` (of the solve) and
+    `peak_rss_bytes` (at most) are those of the solving process and its engine together; None and 0 if not measured.
     """
 
     graph: str
@@ -52,6 +52,7 @@ class Row:
     reordered_peak_fraction: float | None = None
     budget_name: str = ""
     first_plan_s: float | None = None
+    cpu_s: float | None = None
     peak_rss_bytes: int = 0
     cp_sat_status: str = ""
     cp_sat_overhead: float | None = None

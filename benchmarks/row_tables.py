@@ -33,6 +33,7 @@ CELLS: dict[str, Callable[[Row], str]] = {
     "gap %": lambda row: percent(row.gap),
     "first plan s": lambda row: _seconds(row.first_plan_s),
     "seconds": lambda row: _seconds(row.solve_s),
+    "cpu s": lambda row: _seconds(row.cpu_s),
     "RSS MiB": lambda row: str(row.peak_rss_bytes // 2**20) if row.peak_rss_bytes else "",
     "scope": lambda row: row.proof_scope,
     "slots": lambda row: str(row.slots),

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.peers import tables
 from benchmarks.peers.comparison import Comparison, Row, compare_named
+from benchmarks.peers.contenders import FAMILIES
 from benchmarks.peers.measuring import Ratio
 from benchmarks.peers.networks import NETWORKS
 from benchmarks.public import describe_machine
@@ -29,13 +30,14 @@ def main() -> int:
     """The command. It prints what did not hold, and leaves the judgement of noise to the reader."""
     arguments = _parse_arguments()
     targets = tuple(float(target) for target in arguments.targets.split(","))
+    families = tuple(arguments.families.split(","))
     comparisons = []
     for name in arguments.networks.split(","):
         # A process each: compilers and allocators start afresh.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
             comparisons.append(
-                pool.submit(compare_named, name, targets, arguments.rounds, arguments.time_limit).result()
+                pool.submit(compare_named, name, families, targets, arguments.rounds, arguments.time_limit).result()
             )
         if arguments.json:
             _write(arguments.json, comparisons)
@@ -46,25 +48,28 @@ def main() -> int:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS), help="which, comma-separated")
+    parser.add_argument("--families", default=",".join(FAMILIES), help="which contenders, beside the plain run")
     parser.add_argument("--targets", default="0.8,0.6,0.5,0.4", help="shares of the plain run's measured peak")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
-    parser.add_argument("--json", type=Path, help="write the rows here; rows of other networks in it stay")
+    parser.add_argument("--json", type=Path, help="write the rows here; what else is in it stays")
     parser.add_argument("--print", type=Path, help="only print the tables of this file")
     arguments = parser.parse_args()
     if arguments.print:
         _print_tables([_read_comparison(item) for item in json.loads(arguments.print.read_text())["comparisons"]])
         sys.exit(0)
-    unknown = sorted(set(arguments.networks.split(",")) - set(NETWORKS))
-    if unknown:
-        parser.error(f"no network {unknown[0]!r}; there are {', '.join(NETWORKS)}")
+    for given, known in ((arguments.networks, NETWORKS), (arguments.families, FAMILIES)):
+        unknown = sorted(set(given.split(",")) - set(known))
+        if unknown:
+            parser.error(f"{unknown[0]!r} is none of {', '.join(known)}")
     return arguments
 
 
 def _write(path: Path, comparisons: list[Comparison]) -> None:
     known = json.loads(path.read_text())["comparisons"] if path.exists() else []
-    fresh = {comparison.network for comparison in comparisons}
-    rows = [item for item in known if item["network"] not in fresh] + [asdict(item) for item in comparisons]
+    fresh = {(comparison.network, comparison.families) for comparison in comparisons}
+    others = [item for item in known if (item["network"], tuple(item["families"])) not in fresh]
+    rows = others + [asdict(item) for item in comparisons]
     rows.sort(key=lambda item: list(NETWORKS).index(item["network"]))
     machine = {**describe_machine(), "torch": torch.__version__, "threads": "1"}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,11 +81,13 @@ def _read_comparison(item: dict[str, Any]) -> Comparison:
     for row in item["rows"]:
         ratios = {key: Ratio(**row[key]) if row[key] else None for key in ("wall", "cpu")}
         rows.append(Row(**{**row, **ratios}))
-    return Comparison(**{**item, "rows": tuple(rows), "targets": tuple(item["targets"])})
+    lists = {name: tuple(item[name]) for name in ("families", "targets")}
+    return Comparison(**{**item, **lists, "rows": tuple(rows)})
 
 
-def _print_tables(comparisons: list[Comparison]) -> None:
+def _print_tables(parts: list[Comparison]) -> None:
     out = sys.stdout
+    comparisons = tables.merged(parts)
     out.write(
         "\nThe fastest setting of each family within a peak: CPU time over the plain run's (wall), peak reached.\n\n"
     )

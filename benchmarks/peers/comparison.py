@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from rich.console import Console
@@ -66,6 +67,7 @@ class Comparison:
     """All rows of one network, and what we could not plan, with the reason (by setting)."""
 
     network: str
+    families: tuple[str, ...]
     ops: int
     plain_peak_bytes: int
     targets: tuple[float, ...]
@@ -98,14 +100,27 @@ class _Bench:
         return are_equal(mine.losses, self.reference.losses) and are_equal(mine.gradients, self.reference.gradients)
 
 
-def compare_named(name: str, targets: tuple[float, ...], rounds: int, time_limit_s: float) -> Comparison:
+def compare_named(
+    name: str, families: tuple[str, ...], targets: tuple[float, ...], rounds: int, time_limit_s: float
+) -> Comparison:
     """`compare` for a process of its own; says on stderr what it is doing."""
     console = Console(stderr=True, highlight=False)
-    return compare(name, NETWORKS[name], targets, rounds, time_limit_s, lambda text: console.print(f"{name}: {text}"))
+    announce = partial(_announce, console, name)
+    return compare(name, NETWORKS[name], families, targets, rounds, time_limit_s, announce)
+
+
+def _announce(console: Console, name: str, text: str) -> None:
+    console.print(f"{name}: {text}")
 
 
 def compare(
-    name: str, network: Network, targets: tuple[float, ...], rounds: int, time_limit_s: float, announce: Announce
+    name: str,
+    network: Network,
+    families: tuple[str, ...],
+    targets: tuple[float, ...],
+    rounds: int,
+    time_limit_s: float,
+    announce: Announce,
 ) -> Comparison:
     """Everything about one network. Targets are shares of the plain run's measured peak.
 
@@ -118,8 +133,12 @@ def compare(
     step = network.make_step()
     announce("measuring ops")
     graph = measure(capture(step), cache=None)
-    bench = _with_peers(name, step, network, announce)
-    unplanned = _enter_plans(bench, step, graph, targets, time_limit_s, announce)
+    bench = _with_peers(name, step, network, families, announce)
+    unplanned: dict[str, str] = {}
+    if contenders.EXACT in families:
+        unplanned |= _enter_plans(bench, step, graph, targets, time_limit_s, announce)
+    if contenders.EAGER in families:
+        unplanned |= _enter_eager(bench, step, targets, announce)
     timed = [contender for contender in bench.entered if _is_worth_timing(bench, contender)]
     announce(f"timing {len(timed)} contenders")
     times = time_interleaved(timed, rounds)
@@ -137,6 +156,7 @@ def compare(
         )
     return Comparison(
         network=name,
+        families=families,
         ops=len(graph),
         plain_peak_bytes=bench.plain_peak,
         targets=targets,
@@ -147,7 +167,7 @@ def compare(
     )
 
 
-def _with_peers(name: str, step: Step, network: Network, announce: Announce) -> _Bench:
+def _with_peers(name: str, step: Step, network: Network, families: tuple[str, ...], announce: Announce) -> _Bench:
     announce("the plain run")
     plain = contenders.plain(step)
     reference = train(plain)
@@ -160,13 +180,13 @@ def _with_peers(name: str, step: Step, network: Network, announce: Announce) -> 
         peaks={},
     )
     bench.peaks[plain.name] = bench.plain_peak
-    peers: Iterable[Contender] = (
-        contenders.traced(step),
-        *contenders.checkpointed(step, network),
-        *contenders.selective(step, network),
-        *contenders.memory_budgets(step),
-    )
-    for peer in peers:
+    makers: dict[str, Callable[[], list[Contender]]] = {
+        contenders.TRACED: lambda: [contenders.traced(step)],
+        contenders.CHECKPOINT: lambda: contenders.checkpointed(step, network),
+        contenders.SELECTIVE: lambda: contenders.selective(step, network),
+        contenders.MEMORY_BUDGET: lambda: contenders.memory_budgets(step),
+    }
+    for peer in (peer for family, make in makers.items() if family in families for peer in make()):
         announce(peer.name)
         bench.enter(peer)
     return bench
@@ -196,6 +216,19 @@ def _enter_plans(
     return unplanned
 
 
+def _enter_eager(bench: _Bench, step: Step, targets: tuple[float, ...], announce: Announce) -> dict[str, str]:
+    """Eager mode at every target."""
+    unplanned = {}
+    for target in targets:
+        setting = f"at {target:.0%}"
+        announce(f"planning eager mode {setting}")
+        try:
+            bench.enter(contenders.eager(step, int(target * bench.plain_peak), setting))
+        except InfeasibleBudget as error:
+            unplanned[f"eager {setting}"] = str(error)
+    return unplanned
+
+
 def _is_worth_meeting(bench: _Bench, peer: Contender) -> bool:
     below_plain = bench.peaks[peer.name] < bench.plain_peak
     return below_plain and bench.has_right_gradients(peer) and _is_worth_timing(bench, peer)
@@ -214,7 +247,7 @@ def _is_worth_timing(bench: _Bench, contender: Contender) -> bool:
 
 
 def _row(bench: _Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | None) -> Row:
-    mine, plan = bench.trained[contender.name], contender.plan
+    mine = bench.trained[contender.name]
     peak = bench.peaks[contender.name]
     return Row(
         network=bench.network,
@@ -222,9 +255,9 @@ def _row(bench: _Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | N
         setting=contender.setting,
         peak_bytes=peak,
         peak_share=peak / bench.plain_peak,
-        budget_bytes=None if plan is None else plan.budget_bytes - contender.fixed_bytes,
-        predicted_peak_bytes=None if plan is None else plan.peak_bytes - contender.fixed_bytes,
-        predicted_overhead=None if plan is None else plan.overhead,
+        budget_bytes=contender.budget_bytes,
+        predicted_peak_bytes=contender.predicted_peak_bytes,
+        predicted_overhead=contender.predicted_overhead,
         loss_and_gradients_identical=bench.has_right_gradients(contender),
         buffers_identical=are_equal(mine.buffers, bench.reference.buffers),
         largest_difference=largest_difference(mine.gradients, bench.reference.gradients),

@@ -17,9 +17,14 @@ from torch import Tensor, fx, nn
 from torch._functorch import config as functorch_config
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+import remat
 from benchmarks.peers.networks import Network
 from remat.torch import Backend, Step
+from remat.torch.allocation import tensors_in
+from remat.torch.both_ways import restored
+from remat.torch.compile import eager_plans
 from remat.torch.joint_capture import compiled_call
+from remat.torch.resident import fixed_bytes, model_tensors
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 
@@ -29,6 +34,8 @@ CHECKPOINT = "checkpoint"
 SELECTIVE = "selective"
 MEMORY_BUDGET = "memory budget"
 EXACT = "remat exact"
+EAGER = "remat eager"
+FAMILIES = (TRACED, CHECKPOINT, SELECTIVE, MEMORY_BUDGET, EXACT, EAGER)
 
 BUDGET_SETTINGS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """Values of `activation_memory_budget` that are tried; the setting that is best at a peak competes there."""
@@ -47,15 +54,16 @@ _COSTLY = (
 class Contender:
     """One way of running the step. `run` does forward and backward on `step`'s model and returns the loss.
 
-    `plan` is ours, where there is one, and `fixed_bytes` what its figures hold besides forward and backward.
+    The other fields are those of our plans: what was asked for and promised, in bytes of forward and backward alone.
     """
 
     family: str
     setting: str
     step: Step
     run: Callable[[], Tensor]
-    plan: Plan | None = None
-    fixed_bytes: int = 0
+    budget_bytes: int | None = None
+    predicted_peak_bytes: int | None = None
+    predicted_overhead: float | None = None
 
     @property
     def name(self) -> str:
@@ -104,8 +112,29 @@ def exact(step: Step, graph: Graph, plan: Plan, setting: str) -> Contender:
         setting=setting,
         step=own,
         run=partial(_run, own, call),
-        plan=plan,
-        fixed_bytes=graph.fixed_bytes,
+        budget_bytes=plan.budget_bytes - graph.fixed_bytes,
+        predicted_peak_bytes=plan.peak_bytes - graph.fixed_bytes,
+        predicted_overhead=plan.overhead,
+    )
+
+
+def eager(step: Step, above_start_bytes: int, setting: str) -> Contender:
+    """Our eager mode, planned here. Raises `InfeasibleBudget`."""
+    own = copy.deepcopy(step)
+    tensors = [*model_tensors(own.model), *tensors_in(own.args)]
+    fixed = fixed_bytes(tensors, [], own.optimizer, next(own.model.parameters()).device)
+    settings = {"optimizer": own.optimizer, "loss_fn": own.loss_fn}
+    remat.compile(own.model, mode="eager", budget=fixed + above_start_bytes, **settings)
+    with restored(own):
+        own.model(*own.args)
+    (plan,) = eager_plans(own.model)
+    return Contender(
+        family=EAGER,
+        setting=setting,
+        step=own,
+        run=partial(_run, own, own.model),
+        budget_bytes=plan.budget_bytes - fixed,
+        predicted_peak_bytes=plan.predicted_peak_bytes - fixed,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.peers import contenders
 from benchmarks.peers.comparison import Comparison, Row
@@ -11,8 +12,26 @@ from benchmarks.peers.measuring import Ratio
 NOISE = 0.02
 """Differences of time below it are none."""
 
-OURS = (contenders.EXACT,)
+OURS = (contenders.EXACT, contenders.EAGER)
 PEERS = (contenders.CHECKPOINT, contenders.SELECTIVE, contenders.MEMORY_BUDGET)
+
+
+def merged(parts: Sequence[Comparison]) -> list[Comparison]:
+    """One comparison for each network from runs of different families; each keeps the ratios of its own rounds."""
+    whole: dict[str, Comparison] = {}
+    for part in parts:
+        known = whole.get(part.network)
+        if known is None:
+            whole[part.network] = part
+            continue
+        names = {row.name for row in known.rows}
+        whole[part.network] = replace(
+            known,
+            families=(*known.families, *part.families),
+            rows=(*known.rows, *(row for row in part.rows if row.name not in names)),
+            unplanned={**known.unplanned, **part.unplanned},
+        )
+    return list(whole.values())
 
 
 def fastest_within(comparison: Comparison, family: str, share: float) -> Row | None:

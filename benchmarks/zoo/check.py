@@ -6,6 +6,7 @@ working-set bound, below which nothing fits. Prints one JSON row.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -24,6 +25,7 @@ from benchmarks.zoo.architecture import Architecture, Batch, seeded_model
 from benchmarks.zoo.catalogue import find
 from benchmarks.zoo.row import Cause, Planned, Row
 from benchmarks.zoo.training import Training, differences, seeded_batch, train
+from remat.torch.compile import eager_plans
 from remat_solver.bounds import working_set_bound
 from remat_solver.errors import GraphBreak, InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.graph import Graph
@@ -32,6 +34,7 @@ from remat_solver.simulate import simulate, store_all_schedule
 
 SHARE = 0.6
 BOUND_MULTIPLE = 1.1
+EAGER_SHARES = (0.6, 0.7, 0.8, 0.9)
 SOLVE_LIMIT_S = 8.0
 GAP = 0.05
 
@@ -45,11 +48,17 @@ def check(architecture: Architecture) -> Row:
     traced = _train_traced(architecture, eager, row)
     graph = _capture(architecture, row)
     if graph is None:
-        return row
+        if row.mode == "eager":
+            _plan_eagerly(architecture, eager, row)
+        return _judged(row)
     for goal, budget_bytes in _goals(graph, row):
         plan = _solve(graph, goal, budget_bytes, row)
         if plan is not None:
             row.plans.append(_train_planned(architecture, graph, plan, goal, eager, traced, row))
+    return _judged(row)
+
+
+def _judged(row: Row) -> Row:
     row.identical = bool(row.plans) and all(planned.identical_to for planned in row.plans)
     row.within_budget = bool(row.plans) and all(p.measured_peak_bytes <= p.budget_bytes for p in row.plans)
     if row.identical:
@@ -93,7 +102,8 @@ def _capture(architecture: Architecture, row: Row) -> Graph | None:
     try:
         graph = remat.measure(remat.capture(remat.Step(model, kwargs=batch, loss_fn=architecture.loss)))
     except GraphBreak as error:
-        _say(row, "dynamo", _line(error))
+        row.mode = "eager"
+        _say(row, "dynamo", f"no single graph: {error.reason}, at {_short(error.where)}")
         return None
     except Exception as error:
         _say(row, "us", _line(error))
@@ -137,7 +147,7 @@ def _train_planned(
     model = seeded_model(architecture)
     try:
         remat.apply(model, plan, loss_fn=architecture.loss)
-        training = train(architecture, model, lambda batch: model(**batch))
+        training = train(architecture, model, lambda batch: model(**batch), peaks=True)
     except Exception as error:
         cause: Cause = "dynamo" if isinstance(error, GraphBreak) else "us"
         _say(row, cause, f"{goal}: {_line(error)}")
@@ -160,6 +170,43 @@ def _train_planned(
         whose: Cause = "us" if row.aot_eager_is_eager or traced is None else "dynamo"
         _say(row, whose, f"{goal}: differs from eager: {difference[0]} and {len(difference) - 1} more")
     return planned
+
+
+def _plan_eagerly(architecture: Architecture, eager: Training, row: Row) -> None:
+    """Eager mode, at the smallest of some shares of its peak that it reaches."""
+    for share in EAGER_SHARES:
+        model = seeded_model(architecture)
+        try:
+            remat.compile(
+                model, budget=f"{share:.0%}", mode="eager", loss_fn=architecture.loss, time_limit_s=SOLVE_LIMIT_S
+            )
+            training = train(architecture, model, lambda batch, model=model: model(**batch), peaks=True)
+        except (InfeasibleBudget, NoPlanInTime):
+            continue
+        except Exception as error:
+            row.reason = f"eager mode: {_line(error)}; {row.reason}"
+            row.cause = "us"
+            return
+        plan = eager_plans(model)[-1]
+        difference = differences(eager, training)
+        row.store_all_peak_bytes = plan.store_all_peak_bytes
+        row.plans.append(
+            Planned(
+                goal=f"{share:.0%}",
+                budget_bytes=plan.budget_bytes,
+                predicted_peak_bytes=plan.predicted_peak_bytes,
+                measured_peak_bytes=plan.fixed_bytes + max(training.peaks_above_start),
+                recomputes=sum(region is not None for region in plan.regions.values()),
+                identical_to="" if difference else "eager",
+                first_difference=difference[0] if difference else "",
+            )
+        )
+        return
+
+
+def _short(where: str) -> str:
+    """The place without the folders above its package."""
+    return where.rpartition("site-packages/")[2]
 
 
 def _trained(
@@ -196,6 +243,7 @@ def main() -> int:
     """Prints the row; exit code 0 whatever it says."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    gc.freeze()  # what was imported need not be looked through again and again
     start = time.perf_counter()
     row = check(find(sys.argv[1]))
     row.versions = f"torch {torch.__version__}, {row.package} {version(row.package)}"

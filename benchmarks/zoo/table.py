@@ -7,9 +7,18 @@ from collections import Counter
 from benchmarks.zoo.row import Planned, Row
 
 _HEADINGS = (
-    "architecture", "kind", "ops", "graphs", "aot_eager trains", "mode", "identical to", "60%", "1.1 x bound",
-    "whose", "reason",
-)  # fmt: skip
+    "architecture",
+    "kind",
+    "ops",
+    "graphs",
+    "aot_eager trains",
+    "mode",
+    "identical to",
+    "60% (eager mode: what it reaches)",
+    "1.1 x bound",
+    "whose",
+    "reason",
+)
 
 
 def as_page(rows: list[Row], *, date: str) -> str:
@@ -40,11 +49,11 @@ def _counts(rows: list[Row]) -> list[str]:
         "aot_eager trains": lambda row: row.aot_eager_trains,
         "aot_eager equals eager": lambda row: row.aot_eager_is_eager,
         "planned": lambda row: bool(row.plans),
-        "identical under every plan": lambda row: row.identical,
-        "of these to eager": lambda row: row.identical and row.identical_to == "eager",
-        "of these to aot_eager only": lambda row: row.identical and row.identical_to == "aot_eager",
-        "planned as several graphs": lambda row: row.mode == "split" and bool(row.plans),
-        "within budget under every plan": lambda row: row.within_budget,
+        "exact mode, identical to eager": lambda row: row.mode == "exact" and row.identical_to == "eager",
+        "exact mode, identical to aot_eager only": lambda row: row.mode == "exact" and row.identical_to == "aot_eager",
+        "exact mode, within every budget": lambda row: row.mode == "exact" and row.within_budget,
+        "eager mode, identical to eager": lambda row: row.mode == "eager" and row.identical,
+        "eager mode, within the budget": lambda row: row.mode == "eager" and row.within_budget,
     }
     for label, holds in facts.items():
         counts = Counter(row.package for row in rows if holds(row))
@@ -62,7 +71,7 @@ def _line(row: Row) -> str:
         "yes" if row.aot_eager_trains else "no",
         row.mode,
         row.identical_to,
-        plans.get("60%", ""),
+        next((text for goal, text in plans.items() if goal.endswith("%")), ""),
         plans.get("1.1 x bound", ""),
         row.cause,
         row.reason.replace("|", "\\|"),

@@ -33,8 +33,10 @@ def seeded_batch(architecture: Architecture, step: int) -> Batch:
     return architecture.batch()
 
 
-def train(architecture: Architecture, model: nn.Module, loss_of: Callable[[Batch], Tensor]) -> Training:
-    """Trains `model` for some steps through `loss_of`, which calls it."""
+def train(
+    architecture: Architecture, model: nn.Module, loss_of: Callable[[Batch], Tensor], *, peaks: bool = False
+) -> Training:
+    """Trains `model` for some steps through `loss_of`, which calls it; measures peaks if they are asked for."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     training = Training()
     seen = training.seen
@@ -47,8 +49,8 @@ def train(architecture: Architecture, model: nn.Module, loss_of: Callable[[Batch
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             return loss.detach()
 
-        if step == 0:
-            seen["0 loss"] = forward_and_backward().clone()
+        if step == 0 or not peaks:
+            seen[f"{step} loss"] = forward_and_backward().clone()
         else:
             losses: list[Any] = []
             measured = measure_peak(lambda run=forward_and_backward, into=losses: into.append(run()), "cpu")

@@ -3,8 +3,8 @@
 First a list schedule: of the ops that are ready, run the one that adds least to memory (what it writes,
 less what dies with it). Then a local search that moves one op at a time to another place that its
 neighbours in the graph allow, and keeps a move if the bytes above the budget, summed over all steps,
-do not grow, or grow by a little, ever less (simulated annealing, Kirkpatrick et al., Science 1983). The
-better of the result and the given order is kept.
+do not grow, or grow by a little, ever less (simulated annealing, Kirkpatrick et al., Science 1983). It cools down
+several times from the same start, as time allows. The best of the results and the given order is kept.
 
 What must not change places stays in order: ops that may not be recomputed (collectives, mutation of
 inputs) and ops that draw random numbers (`recompute_state_bytes`). Another order is another graph, with
@@ -25,8 +25,15 @@ from remat_solver.graph import Graph
 from remat_solver.simulate import simulate, store_all_schedule
 
 _CHECK_EVERY = 64
-_PATIENCE = 400
-"""So many moves in a row for each op, none of which led to a better order, end the search."""
+_COOLINGS = 4
+_MOVES = 300
+"""So many tries for each op from hot to cold; a cooling that the time does not allow for is faster."""
+_HEAT = 0.3
+"""The first heat, by the largest value and the number of ops: that value moved over a third of the order."""
+_COLD = 1e-4
+"""The last heat, as a share of the first."""
+_GENTLE = 0.02
+"""The first heat of a short search, as a share of a long one's: hot orders need time to cool."""
 _TRIAL_S = 1.0
 _LEAST_GAIN = 0.01
 """A search that does not lower the peak by this much in `_TRIAL_S` is given up: training graphs hardly gain."""
@@ -58,22 +65,32 @@ def reorder(
     time_limit_s: float = 5.0,
     seed: int = 0,
     should_stop: Callable[[], bool] | None = None,
+    is_short: bool = False,
 ) -> Reordering:
     """Looks for an order with little memory above `budget_bytes` (None: above 9/10 of the best peak so far).
 
-    Ends at once when the store-all peak is within the budget. Same input and enough time, same answer.
+    Ends at once when the store-all peak is within the budget. Same input and enough time, same answer. `is_short`: cool
+    down once, and gently.
     """
     stop_s = time.monotonic() + time_limit_s
     before = _Dependencies(graph)
     orders = [list(range(len(graph))), before.list_schedule()]
     best = min(orders, key=lambda order: (_peak(graph, order), orders.index(order)))
     budget = budget_bytes if budget_bytes is not None else _peak(graph, best) * 9 // 10
-    search = _Annealing(before, best, budget, random.Random(seed))
-
-    def is_over() -> bool:
-        return time.monotonic() >= stop_s or (should_stop is not None and should_stop())
-
-    best = min((best, search.run(is_over)), key=lambda order: _peak(graph, order))
+    first, source = best, random.Random(seed)
+    for _ in range(1 if is_short else _COOLINGS):
+        now = time.monotonic()
+        if now >= stop_s or (should_stop is not None and should_stop()) or _peak(graph, best) <= budget:
+            break
+        search = _Annealing(before, first, budget, source)
+        cooling = _Cooling(
+            tries=_MOVES * len(graph),
+            heat=_HEAT * len(graph) * max(graph.sizes, default=0) * (_GENTLE if is_short else 1),
+            started_s=now,
+            stop_s=stop_s,
+            should_stop=should_stop,
+        )
+        best = min((best, search.run(cooling)), key=lambda order: _peak(graph, order))
     return Reordering(
         graph=permute(graph, best),
         order=tuple(best),
@@ -90,14 +107,17 @@ def worthwhile_order(
         return None
     allowed_s = _SEARCH_SHARE * time_limit_s
 
-    def search(seconds: float) -> Reordering:
-        return reorder(graph, budget_bytes=budget_bytes, time_limit_s=seconds, should_stop=should_stop)
+    def search(seconds: float, *, is_short: bool) -> Reordering:
+        return reorder(
+            graph, budget_bytes=budget_bytes, time_limit_s=seconds, should_stop=should_stop, is_short=is_short
+        )
 
-    found = search(min(_TRIAL_S, allowed_s))
+    found = search(min(_TRIAL_S, allowed_s), is_short=True)
     if found.peak_bytes > (1 - _LEAST_GAIN) * found.original_peak_bytes:
         return None
     if found.peak_bytes > budget_bytes and allowed_s > _TRIAL_S:
-        found = min(found, search(allowed_s - _TRIAL_S), key=lambda reordering: reordering.peak_bytes)
+        longer = search(allowed_s - _TRIAL_S, is_short=False)
+        found = min(found, longer, key=lambda reordering: reordering.peak_bytes)
     return found
 
 
@@ -159,6 +179,24 @@ class _Dependencies:
         return written - freed
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Cooling:
+    """How a search cools down: by its tries, or by the clock where that is nearer to its end."""
+
+    tries: int
+    heat: float
+    started_s: float
+    stop_s: float
+    should_stop: Callable[[], bool] | None
+
+    def share(self, tries: int) -> float:
+        """How much of it is done after so many tries; 1 ends it."""
+        if self.should_stop is not None and self.should_stop():
+            return 1.0
+        elapsed = (time.monotonic() - self.started_s) / max(self.stop_s - self.started_s, 1e-9)
+        return max(elapsed, tries / self.tries)
+
+
 class _Annealing:
     """Moves one op at a time; only the steps between its two places change."""
 
@@ -175,21 +213,22 @@ class _Annealing:
         self.excess: list[int] = [0] * len(order)
         self._measure(0, len(order))
 
-    def run(self, is_over: Callable[[], bool]) -> list[int]:
-        """The best order met, until it is over, nothing exceeds the budget or nothing was gained for long."""
+    def run(self, cooling: _Cooling) -> list[int]:
+        """The best order met until it is cold or nothing exceeds the budget."""
         current = lowest = sum(self.excess)
         best = list(self.order)
-        heat = max(current / 50, 1.0)
-        tries = last_gain = 0
-        while lowest and tries - last_gain < _PATIENCE * len(self.order):
-            if tries % _CHECK_EVERY == 0 and is_over():
-                break
+        heat = cooling.heat
+        tries = 0
+        while lowest:
+            if tries % _CHECK_EVERY == 0:
+                done = cooling.share(tries)
+                if done >= 1:
+                    break
+                heat = cooling.heat * _COLD**done
             tries += 1
-            heat *= 0.9997
-            change = self._try_move(heat)
-            current += change
+            current += self._try_move(heat)
             if current < lowest:
-                lowest, best, last_gain = current, list(self.order), tries
+                lowest, best = current, list(self.order)
         return best
 
     def _try_move(self, heat: float) -> int:

@@ -1,6 +1,7 @@
 """Reordering: another topological order of the same ops, that never loses and keeps what must stay in order."""
 
 import dataclasses
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -169,3 +170,34 @@ def test_reorder_is_part_of_the_question() -> None:
         for options in (asked, dataclasses.replace(asked, reorder=True))
     }
     assert len(keys) == 2
+
+
+def layered(seed: int, *, layers: int = 10, width: int = 6) -> Graph:
+    """Layers of ops that read a few values of the two layers before: nothing like a training graph."""
+    source = random.Random(seed)
+    ops = []
+    for layer in range(layers):
+        near = range(max(0, (layer - 2) * width), layer * width)
+        for _ in range(width):
+            reads = sorted(source.sample(near, min(len(near), source.randint(1, 3))))
+            ops.append(op(f"{layer}", *reads, sizes=(source.randint(1, 9),)))
+    return Graph(ops=tuple(ops), outputs=(len(ops) - 1,))
+
+
+def test_hot_searches_leave_the_places_where_gentle_ones_stop() -> None:
+    gentle, hot = 0, 0
+    for seed in (0, 2, 3):
+        graph = layered(seed)
+        gentle += reorder(graph, budget_bytes=1, time_limit_s=1e9, is_short=True).peak_bytes
+        hot += reorder(graph, budget_bytes=1, time_limit_s=1e9).peak_bytes
+    assert (
+        hot
+        < 0.97 * gentle
+        < 0.9 * sum(simulate(layered(seed), store_all_schedule(layered(seed))).peak_bytes for seed in (0, 2, 3))
+    )
+
+
+def test_a_search_out_of_time_never_loses() -> None:
+    graph = layered(1)
+    found = reorder(graph, budget_bytes=1, time_limit_s=0.0)
+    assert found.peak_bytes <= found.original_peak_bytes

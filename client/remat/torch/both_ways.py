@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,8 +35,7 @@ def restored(step: Step) -> Iterator[None]:
     leaves = _leaves(step)
     gradients = [leaf.grad for leaf in leaves.values()]
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=devices):
+    with forked_randomness():
         try:
             yield
         finally:
@@ -42,6 +43,19 @@ def restored(step: Step) -> Iterator[None]:
             _write_buffers(model, buffers)
             for leaf, gradient in zip(leaves.values(), gradients, strict=True):
                 leaf.grad = gradient
+
+
+@contextmanager
+def forked_randomness() -> Iterator[None]:
+    """Every generator that a model may draw from is where it was when the block ends: PyTorch's, Python's, NumPy's."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
 
 
 def run_unmeasured(step: Step, call: Callable[..., Any], loss_fn: Callable[[Any], Any] | None) -> None:
@@ -70,8 +84,7 @@ def _clean_slate(step: Step) -> Iterator[dict[str, Tensor]]:
     """No gradients inside the block nor after it; buffers and the random state are put back. Yields the leaves."""
     leaves = _leaves(step)
     buffers = {name: buffer.clone() for name, buffer in step.model.named_buffers()}
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=devices), torch.enable_grad():
+    with forked_randomness(), torch.enable_grad():
         for leaf in leaves.values():
             leaf.grad = None
         yield leaves

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Iterable
 
 import torch
+from torch import fx
 from torch._dynamo import exc
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from remat_solver.errors import CaptureError, GraphBreak, RematError
 
 _TORCH_FOLDER = os.path.dirname(torch.__file__)
 _CONTEXT = "Developer debug context:"
 _ADVICE = "Move that line out of the model's forward, or write it with tensor operations."
+_OUR_ADVICE = {
+    "Module-level backwards hooks": "Put hooks on tensors or parameters (register_hook), or take them off the module.",
+}
+"""Ours, where Dynamo's would not help, by how its reason begins."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _OWN_FOLDER = os.path.dirname(__file__)
 
 
@@ -28,14 +36,24 @@ def explain(error: BaseException) -> RematError | None:
             "the model was called with more input shapes than Dynamo compiles for.",
             hint="Pad batches to a few shapes: each shape has its own plan.",
         )
-    if isinstance(error, (exc.Unsupported, exc.UserError, exc.TorchRuntimeError)):
+    if isinstance(error, (exc.Unsupported, exc.UserError, exc.TorchRuntimeError, GuardOnDataDependentSymNode)):
         return _graph_break(error)
     return None
 
 
-def _graph_break(error: exc.TorchDynamoException) -> GraphBreak:
+def break_at(node: fx.Node, reason: str) -> GraphBreak:
+    """The error that says that the model can't be one graph because of what `node` does."""
+    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
+    places = [f"{file}:{line}" for file, line in frames if not file.startswith(_TORCH_FOLDER)]
+    return _break(reason, places[-1] if places else "")
+
+
+def _graph_break(error: Exception) -> GraphBreak:
     reason, advice = _reason(str(getattr(error, "msg", None) or error))
-    where = _where(error)
+    return _break(reason, _where(error), advice)
+
+
+def _break(reason: str, where: str, advice: str = "") -> GraphBreak:
     return GraphBreak(
         f"the model can't be captured as one graph: {reason}, at {where or 'an unknown line'}.",
         hint=f'{advice or _ADVICE} Or compile with mode="eager", which captures nothing.',
@@ -51,6 +69,9 @@ def _reason(message: str) -> tuple[str, str]:
     context = next((line for line in lines if line.startswith(_CONTEXT)), "").removeprefix(_CONTEXT).strip()
     if context.startswith("raised exception"):
         return f"it {context}", "Run the model without remat to see its own traceback."
+    ours = next((advice for beginning, advice in _OUR_ADVICE.items() if reason.startswith(beginning)), "")
+    if ours:
+        return reason, ours
     explanation = next((line for line in lines if line.startswith("Explanation:")), "")
     if explanation:
         reason = f"{reason} ({explanation.removeprefix('Explanation:').strip().rstrip('.')})"

@@ -42,7 +42,8 @@ class _PlannedCall:
         self.backend = backend
         self.loss_fn = loss_fn
         self.is_to_be_verified = verify
-        self.compiled = compiled_call(model, backend, loss_fn)
+        self.compiled: Callable[..., Any] | None = None
+        """Made at the first call: what is done to the model until then (sharding, say) counts."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.is_to_be_verified and torch.is_grad_enabled():
@@ -50,6 +51,8 @@ class _PlannedCall:
             self._verify(args, kwargs)
         self.backend.inputs = (args, kwargs)
         try:
+            if self.compiled is None:
+                self.compiled = compiled_call(self.model, self.backend, self.loss_fn)
             return self.compiled(*args, **kwargs)
         except Exception as error:
             explained = explain(error)

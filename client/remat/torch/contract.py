@@ -8,6 +8,7 @@ The joint graph holds one fx node per operator of forward and backward. Contract
 * placeholders are resident (`fixed_bytes`), except the tangents, which come into being between the phases;
 * between the phases stands the *boundary* op: the user's code that turns outputs into tangents. It reads the
   forward outputs and the new contents of mutated buffers, and writes the tangents;
+* an assertion about the contents of a tensor (`torch._check`) is a chain of ops that write nothing and run once;
 * a BatchNorm is two ops: a bookkeeping one that owns the new running statistics and runs once, and
   the normalisation itself, which may be recomputed (see `batch_norm`).
 """
@@ -26,12 +27,15 @@ from torch.utils import _pytree as pytree
 
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.breaks import break_at
 from remat.torch.fake_storages import correct_fakes
 from remat.torch.naming import op_name
 from remat.torch.ordering import order_nodes
 from remat.torch.signature import signature_of
 from remat_solver.errors import CaptureError
 from remat_solver.graph import Graph, Op, Phase, Value
+
+aten = torch.ops.aten
 
 BOUNDARY = "boundary"
 _STATISTICS = ".statistics"
@@ -46,7 +50,8 @@ class JointGraph:
     `inputs` are the fake tensors that the graph takes in; `random_devices` gives the generator's device of
     each random op, by op index; `unchecked` are the values that autograd saves without a version check
     (tensors put on `ctx` by hand). `loss_is_outside` says that some tangent is no scalar: the model returns
-    more than a loss.
+    more than a loss. `own_regions` counts the regions of `torch.utils.checkpoint` that the model brings: they
+    are not honoured, since the plan decides what is recomputed.
     """
 
     graph: Graph
@@ -60,6 +65,7 @@ class JointGraph:
     random_devices: dict[int, torch.device]
     unchecked: frozenset[int]
     loss_is_outside: bool
+    own_regions: int
     device: torch.device
 
 
@@ -113,11 +119,15 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
     ops = _Ops(device=main_device(example_tensors))
     frozen = _mutated_keys(placeholders, mutated, [*forward, *backward])
     tangents = [node for node in placeholders if is_tangent(node)]
+    checks = _checks(module)
     for node in placeholders:
         if not is_tangent(node):
             _add_input(ops, node)
     for node in forward:
-        _add_node(ops, node, frozen, "forward")
+        if node in checks:
+            _add_check(ops, node)
+        else:
+            _add_node(ops, node, frozen, "forward")
     _add_boundary(ops, tangents, outputs[:forward_output_count])
     boundary = len(ops.ops) - 1
     for node in backward:
@@ -139,6 +149,7 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
             *(found for node, found in ops.reads.items() if node.meta.get("saved_tensor_with_no_vc_check"))
         ),
         loss_is_outside=any(tensor.numel() > 1 for node in tangents for tensor in _results(node)),
+        own_regions=len({node.meta["ac_graph_id"] for node in module.graph.nodes if "ac_graph_id" in node.meta}),
         device=ops.device,
     )
 
@@ -209,6 +220,27 @@ def _add_input(ops: _Ops, node: fx.Node) -> None:
     ops.inputs[node] = frozenset(keys)
 
 
+def _checks(module: fx.GraphModule) -> set[fx.Node]:
+    """The nodes that read a number out of a tensor only to assert something about it, and the assertions."""
+    found: set[fx.Node] = set()
+    for node in reversed(module.graph.nodes):
+        is_number = isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+        if node.target is aten._assert_scalar.default or (
+            is_number and node.users and all(user in found for user in node.users)
+        ):
+            found.add(node)
+    return found
+
+
+def _add_check(ops: _Ops, node: fx.Node) -> None:
+    reads = frozenset().union(*(ops.reads[source] for source in node.all_input_nodes))
+    ops.add(
+        Op(name=op_name(node), time_ns=0, reads=tuple(sorted(reads)), writes=(), recomputable=False, phase="forward"),
+        node,
+    )
+    ops.reads[node] = ops.inputs[node] = frozenset()
+
+
 def _add_node(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase) -> None:
     if node.op == "get_attr":
         _add_input(ops, node)
@@ -228,6 +260,8 @@ def _add_node(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase) ->
 
 
 def _refuse_symbols(node: fx.Node) -> None:
+    if node.target is aten._local_scalar_dense.default:
+        raise break_at(node, "it reads a number out of a tensor")
     for leaf in pytree.tree_leaves(node.meta.get("val")):
         is_symbolic = isinstance(leaf, torch.Tensor) and not all(isinstance(size, int) for size in leaf.shape)
         if is_symbolic or isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):

@@ -21,6 +21,7 @@ from remat.torch.adapters import adapter_for
 from remat.torch.contract import JointGraph, contract
 from remat.torch.decompositions import eager_kernels
 from remat.torch.executor import boxed_function
+from remat.torch.sharding import is_sharded, refuse_sharded_parts, within_hooks
 
 Modules = tuple[fx.GraphModule, fx.GraphModule]
 JointHandler = Callable[[JointGraph, float], Modules]
@@ -89,10 +90,16 @@ def compiled_call(
     """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape.
 
     Dynamo would trace NumPy's random numbers as PyTorch's, silently: it is told to refuse them. Log lines in
-    the forward, which it can't trace, are left out. What a library's models need is done by their adapter.
+    the forward, which it can't trace, are left out. Hooks that are put on modules later are guarded on; PyTorch
+    by default goes on without them. Inside DistributedDataParallel the model stays one graph, where PyTorch would cut
+    it at the buckets of gradients; hooks of `fully_shard` around the model stay outside the graph. What a library's
+    models need is done by their adapter.
     """
+    refuse_sharded_parts(model)
     adapter = adapter_for(model)
-    call_model: Callable[..., Any] = model._call_impl  # past the slot in which the compiled call will lie
+    sharded = is_sharded(model)
+    # past the slot in which the compiled call will lie, and past hooks that can't be traced
+    call_model: Callable[..., Any] = model.forward if sharded else model._call_impl
 
     def call(*args: Any, **kwargs: Any) -> Any:
         output = call_model(*args, **kwargs)
@@ -102,12 +109,17 @@ def compiled_call(
     compiled: Callable[..., Any] = torch.compile(
         _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, **settings
     )
-    tracing = torch._dynamo.config.patch(use_numpy_random_stream=True, ignore_logging_functions=_logging_functions())
+    tracing = torch._dynamo.config.patch(
+        use_numpy_random_stream=True,
+        ignore_logging_functions=_logging_functions(),
+        skip_nnmodule_hook_guards=False,
+        optimize_ddp=False,
+    )
 
     def run(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = adapter.prepare(args, kwargs)
         with tracing, adapter.calling():
-            return compiled(*args, **kwargs)
+            return within_hooks(model, compiled, args, kwargs) if sharded else compiled(*args, **kwargs)
 
     return run
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -17,6 +18,8 @@ from remat_solver.errors import ApplyError, PlanMismatch
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 from remat_solver.simulate import simulate
+
+_log = logging.getLogger("remat")
 
 Planner = Callable[[Graph], Plan]
 Measure = Callable[[Graph], Graph]
@@ -38,6 +41,11 @@ class Planning:
 
     def apply(self, joint: JointGraph, *, trace_s: float) -> tuple[fx.GraphModule, fx.GraphModule]:
         """Measures, plans and builds. Raises whatever the planner raises, and then leaves no record."""
+        if joint.own_regions and not self.planned:
+            _log.warning(
+                "The model brings %d regions of torch.utils.checkpoint: the plan decides in their place.",
+                joint.own_regions,
+            )
         start = perf_counter()
         graph, plan, measure_s = self._plan(joint)
         solved = perf_counter()
@@ -60,6 +68,7 @@ class Planning:
                 runs_built=built.runs,
                 predicted_peak_bytes=replay.peak_bytes,
                 loss_is_outside=joint.loss_is_outside,
+                own_regions=joint.own_regions,
                 trace_s=trace_s,
                 measure_s=measure_s,
                 solve_s=solved - start - measure_s,

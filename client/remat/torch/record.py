@@ -18,7 +18,8 @@ class PlannedGraph:
     it was made from other measurements. `runs_planned` counts the op runs that the schedule asks for,
     `runs_built` those in the code that runs: equal, or the plan would have been refused.
     `loss_is_outside` says that the model's output is no loss, so that memory taken between forward and
-    backward is not in the plan. Seconds are wall time.
+    backward is not in the plan. `own_regions` counts the model's regions of `torch.utils.checkpoint`, in whose place
+    the plan decides. Seconds are wall time.
     """
 
     graph: Graph
@@ -28,6 +29,7 @@ class PlannedGraph:
     runs_planned: int
     runs_built: int
     loss_is_outside: bool
+    own_regions: int
     trace_s: float
     measure_s: float
     solve_s: float

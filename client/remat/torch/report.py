@@ -64,6 +64,7 @@ class GraphReport:
     status: str
     costs_are_estimates: bool
     loss_is_outside: bool
+    own_regions: int
     saved: tuple[SavedValue, ...]
     saved_count: int
     saved_bytes: int
@@ -104,6 +105,8 @@ class GraphReport:
         ]
         if self.costs_are_estimates:
             facts.append(("note", "some costs are estimates: the log names the ops that could not be measured"))
+        if self.own_regions:
+            facts.append(("note", f"{self.own_regions} checkpoint regions of the model's own gave way to the plan"))
         if self.loss_is_outside:
             facts.append(("note", "the loss is computed outside the model, so its memory is not planned: loss_fn="))
         return facts
@@ -194,6 +197,7 @@ def _report_graph(record: PlannedGraph, peak_bytes_above_start: int | None) -> G
         status=plan.status,
         costs_are_estimates=graph.estimated,
         loss_is_outside=record.loss_is_outside,
+        own_regions=record.own_regions,
         saved=tuple(sorted(saved, key=lambda value: (-value.size_bytes, value.name))[:LISTED]),
         saved_count=len(saved),
         saved_bytes=sum(value.size_bytes for value in saved),

@@ -86,6 +86,42 @@ class Forgetful(nn.Module):
         return torch.sin(self.mix(x) * self.calls)
 
 
+class Stubborn(nn.Sequential):
+    """The same in one piece: no part of it can run twice."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return torch.sin(super().forward(x) * self.calls)
+
+
+class Caching(nn.Module):
+    """Keeps what it computes in an object of its caller's, as attention does in a cache of keys and values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def forward(self, x: Tensor, cache: set[Tensor]) -> Tensor:
+        cache.add(self.mix(x))
+        return sum(cache)  # type: ignore[return-value]
+
+
+class Sly(nn.Module):
+    """Computes something else while a backward runs, which no rule can foresee."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        in_backward = torch._C._current_graph_task_id() != -1
+        return torch.sin(self.mix(x) * (3 if in_backward else 2))
+
+
 class Chain(nn.Module):
     """Blocks one after the other; returns the loss."""
 

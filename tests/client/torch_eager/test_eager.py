@@ -26,8 +26,11 @@ from tests.client.torch_eager.networks import (
     NOISY,
     WIDTH,
     Block,
+    Caching,
     Chain,
     Forgetful,
+    Sly,
+    Stubborn,
     rows,
 )
 from tests.client.torch_exact.training import Case, batch_of, differences, seeded_model, train
@@ -160,8 +163,42 @@ def test_a_region_that_can_not_run_twice_is_left_alone_and_says_why() -> None:
     assert plan.left_alone[path] in " ".join(str(plan).split())
 
 
+class Remembering(Chain):
+    """Hands one cache to all its blocks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        cache: set[Tensor] = set()
+        for block in self.blocks:
+            x = block(x, cache) if isinstance(block, Caching) else block(x)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("block", [Forgetful, Caching])
+def test_a_region_that_does_something_else_the_second_time_is_left_alone(block: type[nn.Module]) -> None:
+    case = Case(name="", model=lambda: Remembering(Block(), Block(), Block(), block()), batch=lambda _: (rows(),))
+    model, plan = planned(case, "85%")
+    (path,) = [path for path in plan.regions if path in plan.left_alone]
+    assert path == "blocks.3"
+    assert "a second time" in plan.left_alone[path]
+    if block is Caching:  # the other remembers in itself how often it was planned
+        assert differences(train(case, seeded_model(case)), train(case, seeded_copy(model, case))) == []
+
+
+def seeded_copy(model: nn.Module, case: Case) -> nn.Module:
+    """The planned model with the case's weights anew."""
+    model.load_state_dict(seeded_model(case).state_dict())
+    return model
+
+
+def test_a_model_of_which_nothing_can_run_twice_is_refused_with_the_reason() -> None:
+    case = Case(name="", model=lambda: Chain(Stubborn(), Stubborn()), batch=lambda _: (rows(),))
+    model = remat.compile(seeded_model(case), mode="eager", budget="80%")
+    with pytest.raises(ApplyError, match=r"can recompute no module.*blocks.0, for one: .*second time"):
+        model(*batch_of(case, 0))
+
+
 def test_verification_sees_what_no_rule_can_see() -> None:
-    case = Case(name="", model=lambda: Chain(Block(), Forgetful(), Block()), batch=lambda _: (rows(),))
+    case = Case(name="", model=lambda: Chain(Sly(), Sly(), Sly()), batch=lambda _: (rows(),))
     model = remat.compile(seeded_model(case), mode="eager", budget="80%", verify=True)
     with pytest.raises(VerificationFailed, match="differs from the unmodified one"):
         model(*batch_of(case, 0))

@@ -230,6 +230,19 @@ class Mixed(nn.Module):
         return functional.huber_loss(x, torch.zeros_like(x))
 
 
+class Asserting(nn.Module):
+    """Asserts something about the contents of a tensor in mid-forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.linear(x))
+        torch._check_tensor_all(hidden < 1)
+        return self.linear(hidden).square().mean()
+
+
 def labels(count: int) -> Tensor:
     """Class labels below 4."""
     return torch.randint(4, (count,))
@@ -271,6 +284,7 @@ CASES = [
     ),
     Case(name="mutated input", model=MutatedInput, batch=lambda _: (rows(),)),
     Case(name="regions of its own", model=Checkpointed, batch=lambda _: (rows(),)),
+    Case(name="assertion", model=Asserting, batch=lambda _: (rows(),)),
     Case(name="mixed layers", model=Mixed, batch=lambda _: (torch.randn(2, 7, WIDTH),)),
     Case(name="several shapes", model=Mlp, batch=lambda step: (rows(3 + step),)),
 ]

@@ -215,3 +215,13 @@ def test_graphs_say_what_may_not_be_recomputed() -> None:
     graph: Graph = train_planned(BY_NAME["mutated buffer"], schedules.store_all)[1][0].graph
     fixed = {op.name for op in graph.ops if not op.recomputable}
     assert {"boundary", "cos"} <= fixed
+
+
+def test_assertions_about_tensors_are_still_made() -> None:
+    model = seeded_model(BY_NAME["assertion"])
+    attach(model, Backend(model=model, planner=schedules.planner_of(schedules.evict_all), measure=lambda graph: graph))
+    model(rows()).backward()
+    with torch.no_grad():
+        model.get_parameter("linear.bias").fill_(1e6)  # tanh gives 1
+    with pytest.raises(RuntimeError, match="assertion failed"):
+        model(rows())

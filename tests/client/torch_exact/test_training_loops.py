@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from remat.torch.backend import Backend
 from remat.torch.compile import attach, planned_graphs
@@ -55,9 +56,75 @@ def by_grad(model: nn.Module) -> None:
         parameter.grad = gradient
 
 
+def scaled(model: nn.Module) -> None:
+    """Autocast and a gradient scaler, which scales the loss and looks at the gradients."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(rows())
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    scaler.step(optimizer)
+    scaler.update()
+
+
+def evaluate_between(model: nn.Module) -> None:
+    """An evaluation without gradients, and one in inference mode, before the backward comes."""
+    loss = model(rows())
+    model.eval()
+    with torch.no_grad():
+        model(rows(7))
+    with torch.inference_mode():
+        model(rows(7))
+    model.train()
+    loss.backward()
+
+
+def hooked(model: nn.Module) -> None:
+    """Hooks on gradients, and hooks on modules that come and go after the first call."""
+    handles = [parameter.register_hook(lambda gradient: gradient * 2) for parameter in model.parameters()]
+    handles += [parameter.register_post_accumulate_grad_hook(_triple) for parameter in model.parameters()]
+    model(rows()).backward()
+    handles.append(model.get_submodule("layers.1").register_forward_hook(lambda _module, _inputs, output: output * 1.5))
+    model(rows()).backward()
+    for handle in handles:
+        handle.remove()
+    model(rows()).backward()
+
+
+def _triple(parameter: Tensor) -> None:
+    assert parameter.grad is not None
+    parameter.grad.mul_(3)
+
+
+def offloaded(model: nn.Module) -> None:
+    """What is saved for the backward goes through hooks of the user's."""
+    with torch.autograd.graph.save_on_cpu():
+        loss = model(rows())
+    loss.backward()
+
+
+def checkpointed_from_outside(model: nn.Module) -> None:
+    """The whole planned model is a region of torch.utils.checkpoint."""
+    checkpoint(model, rows(), use_reentrant=False).backward()
+
+
 @pytest.mark.parametrize(
     "loop",
-    [accumulate, two_at_once, keep_the_graph, autocast_outside, never_backward, by_grad],
+    [
+        accumulate,
+        two_at_once,
+        keep_the_graph,
+        autocast_outside,
+        never_backward,
+        by_grad,
+        scaled,
+        evaluate_between,
+        hooked,
+        offloaded,
+        checkpointed_from_outside,
+    ],
     ids=lambda f: f.__name__,
 )
 def test_the_loop_gives_the_same_gradients(loop: Callable[[nn.Module], None]) -> None:

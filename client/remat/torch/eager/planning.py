@@ -60,6 +60,13 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
             "eager mode found no module to recompute: the model has no modules that hold others and run once.",
             hint="Write its repeated part as modules of their own, in a ModuleList or Sequential.",
         )
+    obstacles = {path: region.obstacle for cut in cuts for path, region in cut.regions.items()}
+    if all(obstacles.values()):
+        path, obstacle = next(iter(obstacles.items()))
+        raise ApplyError(
+            f"eager mode can recompute no module of this model. {path}, for one: {obstacle}.",
+            hint="Change the model so that its modules can run twice.",
+        )
     budget_bytes = budget.in_bytes(min(cut.store_all_peak for cut in cuts))
     cut = _best(cuts, budget_bytes, solve_fields)
     return _tried(step, cut, budget_bytes, resident, device, solve_fields)
@@ -93,7 +100,12 @@ def _best(cuts: Sequence[_Cut], budget_bytes: int, fields: dict[str, Any]) -> _C
         except InfeasibleBudget as error:
             refusals.append(error)
     if not solved:
-        raise min(refusals, key=lambda error: int(error.fields["known_feasible_bytes"]))
+        mildest = min(refusals, key=lambda error: int(error.fields["known_feasible_bytes"]))
+        alone = {path: region.obstacle for cut in cuts for path, region in cut.regions.items() if region.obstacle}
+        if alone:
+            path, obstacle = next(iter(alone.items()))
+            mildest.hint += f" {len(alone)} modules can't be recomputed; {path}, for one: {obstacle}."
+        raise mildest
     return cuts[min(solved)[1]]
 
 

@@ -1,12 +1,13 @@
 """What each region does: its ops in order, what saving a result would hold, and what its backward keeps.
 
 The model runs once without gradients. When it comes to a region, the region runs beforehand on copies of its inputs,
-with gradients, watched op by op; generator and buffers are put back. So no more is ever in memory than one region's
+with gradients, watched op by op; generators and buffers are put back. So no more is ever in memory than one region's
 own activations.
 """
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.both_ways import forked_randomness
 from remat.torch.eager.plan import OpCall
 from remat.torch.eager.regions import Regions, own_call
 from remat.torch.signature import signature_of
@@ -110,21 +112,53 @@ def with_times(regions: dict[str, SurveyedRegion], measure: Any) -> dict[str, Su
 def _survey_region(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> SurveyedRegion:
+    """Runs the region twice on the same copies: what a second run does otherwise, a recompute would do too."""
+    try:
+        copies = pytree.tree_map(_copy, (args, kwargs))
+    except (TypeError, RuntimeError) as error:
+        return _unsurveyed(f"its arguments can't be copied ({error})")
+    try:
+        first, result = _record(module, copies, device)
+        second, again = _record(module, copies, device)
+    except Exception as error:  # whatever it raises: in the model itself it will run, or raise the same
+        return _unsurveyed(f"it can't run twice by itself ({type(error).__name__}: {error})")
+    same_ops = [(op.call, op.signature) for op in first.ops] == [(op.call, op.signature) for op in second.ops]
+    if not first.obstacle and not (same_ops and _are_equal(result, again)):
+        return replace(first, obstacle=_OTHERWISE)
+    return first
+
+
+_OTHERWISE = "it does something else when it runs a second time (a cache of keys and values? Set use_cache=False)"
+
+
+def _record(module: nn.Module, copies: Any, device: torch.device) -> tuple[SurveyedRegion, list[Tensor]]:
+    """What one run does, and its results without their history."""
     recorder = _Recorder(device=device)
     watching, _ = create_selective_checkpoint_contexts(recorder.note)  # type: ignore[no-untyped-call]
     with _undone(module), torch.enable_grad():
-        copies = pytree.tree_map_only(Tensor, _copy, (args, kwargs))
         recorder.outside.update(storage_key(tensor) for tensor in tensors_in(copies))
         with torch.autograd.graph.saved_tensors_hooks(recorder.note_saved, _never), watching:
             result = own_call(module)(*copies[0], **copies[1])
-        region = recorder.finish(result)
-        del result, copies
-    return region
+        return recorder.finish(result), [tensor.detach() for tensor in tensors_in(result)]
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    copied = tensor.detach().clone()
-    return copied.requires_grad_() if copied.is_floating_point() else copied
+def _are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(
+        left.shape == right.shape and torch.equal(left.nan_to_num(), right.nan_to_num())
+        for left, right in zip(one, other, strict=True)
+    )
+
+
+def _unsurveyed(obstacle: str) -> SurveyedRegion:
+    return SurveyedRegion(ops=(), kept_bytes=0, updates_statistics=False, obstacle=obstacle)
+
+
+def _copy(leaf: Any) -> Any:
+    """A copy of a tensor to differentiate by, or of an object that the region may change; modules stay."""
+    if isinstance(leaf, Tensor):
+        with torch.enable_grad():  # the copy is no leaf, so that it may be changed in place
+            return leaf.detach().requires_grad_(leaf.is_floating_point()).clone()
+    return leaf if isinstance(leaf, nn.Module) or callable(leaf) else copy.deepcopy(leaf)
 
 
 def _never(_packed: Any) -> Tensor:
@@ -133,10 +167,9 @@ def _never(_packed: Any) -> Tensor:
 
 @contextmanager
 def _undone(module: nn.Module) -> Iterator[None]:
-    """Puts the module's buffers and the random state back."""
+    """Puts the module's buffers and the random states back."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=devices):
+    with forked_randomness():
         yield
     with torch.no_grad():
         for buffer, former in buffers:
