@@ -27,6 +27,7 @@ from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.data_dir import data_dir_lock
 from remat_api.store.database import prepare
+from remat_api.tracing import flush_traces
 
 DESCRIPTION = "Optimal rematerialization plans for training graphs: the least time within a memory budget, proven."
 
@@ -75,6 +76,7 @@ async def running_service(settings: Settings, metrics: Metrics) -> AsyncIterator
                 yield service
             finally:
                 await service.engine.stop()
+                await asyncio.to_thread(flush_traces)
 
 
 def _assemble(settings: Settings, stores: Stores, metrics: Metrics) -> Service:

@@ -147,8 +147,10 @@ def _run(settings: Settings, listener: socket.socket) -> None:
 
     from remat_api.app import create_app
     from remat_api.observation import configure_logs
+    from remat_api.tracing import configure_tracing
 
     configure_logs(level=settings.log_level, as_json=settings.logs_json)
+    configure_tracing(settings)
     config = uvicorn.Config(
         create_app(settings),
         log_config=None,

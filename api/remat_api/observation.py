@@ -16,6 +16,7 @@ import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from remat_api.metrics import Metrics
+from remat_api.tracing import span
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -79,14 +80,21 @@ class Observation:
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
             await send(message)
 
-        try:
-            await self._app(scope, receive, send_on)
-        finally:
-            self._note(scope, status, time.perf_counter() - began_s, waited=b"prefer" in headers)
+        with span("request", headers=headers, remat__request_id=request_id) as note:
+            try:
+                await self._app(scope, receive, send_on)
+            finally:
+                route = getattr(scope.get("route"), "path", "unknown")
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                note(
+                    f"{method} {route}",
+                    http__request__method=method,
+                    http__route=route,
+                    http__response__status_code=status,
+                )
+                self._note(scope, method, route, status, time.perf_counter() - began_s, waited=b"prefer" in headers)
 
-    def _note(self, scope: Scope, status: int, seconds: float, *, waited: bool) -> None:
-        route = getattr(scope.get("route"), "path", "unknown")
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+    def _note(self, scope: Scope, method: str, route: str, status: int, seconds: float, *, waited: bool) -> None:
         self._metrics.requests.labels(method, route, str(status)).inc()
         if not waited and not route.endswith("/events"):
             self._metrics.request_seconds.labels(route).observe(seconds)

@@ -56,6 +56,7 @@ class Settings:
     `session_secret` signs the dashboard's sessions; by default one is made and kept in the data folder.
     `proxy_headers`: addresses or networks (comma-separated) whose X-Forwarded-For and -Proto are believed.
     `root_path`: the path under which a proxy shows the service, as in "/remat".
+    `otlp_endpoint`: where OpenTelemetry spans go, as in "http://collector:4318"; none are made without it.
     `requests_per_minute` for each caller; 0 sets no limit.
     `log_format`: "json", "text", or "auto" (text on a terminal). `log_level`: debug, info, warning or error.
     """
@@ -80,6 +81,7 @@ class Settings:
     session_secret: str = field(default="", repr=False)
     proxy_headers: str = ""
     root_path: str = ""
+    otlp_endpoint: str = ""
     requests_per_minute: int = 0
     log_format: str = "auto"
     log_level: str = "info"

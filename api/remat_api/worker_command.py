@@ -25,8 +25,10 @@ def worker(
             field="database_url",
         )
     from remat_api.observation import configure_logs
+    from remat_api.tracing import configure_tracing
 
     configure_logs(level=settings.log_level, as_json=settings.logs_json)
+    configure_tracing(settings)
     asyncio.run(_work(settings))
 
 
@@ -36,6 +38,7 @@ async def _work(settings: Settings) -> None:
     from remat_api.jobs.hub import Hub
     from remat_api.metrics import Metrics
     from remat_api.store.database import prepare
+    from remat_api.tracing import flush_traces
 
     await asyncio.to_thread(prepare, settings)
     stop = asyncio.Event()
@@ -47,3 +50,4 @@ async def _work(settings: Settings) -> None:
         working = ClusterWorker(crew, stores.jobs, stores.workers, stores.deliveries, settings)
         typer.echo(f"Remat solves {settings.workers} jobs at once (Ctrl-C drains and stops)")
         await working.run(stop)
+    await asyncio.to_thread(flush_traces)

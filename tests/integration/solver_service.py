@@ -20,10 +20,11 @@ START_TIMEOUT_S = 300.0
 
 
 class RematProcess:
-    """One `remat` command that goes on until it is stopped, with its log."""
+    """One `remat` command that goes on until it is stopped, with its log; `python`: the environment that has it."""
 
-    def __init__(self, log: Path, *arguments: str, **environment: str) -> None:
+    def __init__(self, log: Path, *arguments: str, python: str | Path = sys.executable, **environment: str) -> None:
         self.log = log
+        self._python = str(python)
         self._arguments = arguments
         self._environment = {**os.environ, **environment}
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,7 +48,7 @@ class RematProcess:
 
     def start(self) -> None:
         """Starts it."""
-        command = [sys.executable, "-m", "remat", *self._arguments]
+        command = [self._python, "-m", "remat", *self._arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
 
@@ -84,11 +85,18 @@ class RematProcess:
 class SolverService(RematProcess):
     """One service process on a data folder. It keeps its port over restarts, as a deployed one does."""
 
-    def __init__(self, folder: Path, *arguments: str, command: str = "serve", **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        command: str = "serve",
+        python: str | Path = sys.executable,
+        **environment: str,
+    ) -> None:
         self.folder = folder
         self._port = free_port()
         own = ("--port", str(self._port), "--data-dir", str(folder / "data"))
-        super().__init__(folder / "service.log", command, *own, *arguments, **environment)
+        super().__init__(folder / "service.log", command, *own, *arguments, python=python, **environment)
 
     @property
     def url(self) -> str:

@@ -20,6 +20,7 @@ from remat_api.store.answers import ConfirmedPlan, confirm
 from remat_api.store.database import AWAY
 from remat_api.store.graphs import GraphStore, StoredGraph
 from remat_api.store.jobs import Claim, JobStore, LostClaim
+from remat_api.tracing import span
 from remat_solver.errors import RematError, ServiceError, SolveCancelled
 from remat_solver.files import parse_json
 from remat_solver.options import Progress
@@ -47,8 +48,13 @@ class Attempt:
 
     async def run(self) -> None:
         """Works on the job to its end. Never raises for what a job can do; a lost claim is dropped."""
+        job_id, attempt = self.claim.job_id, self.claim.attempt
+        structlog.contextvars.bind_contextvars(job_id=job_id, attempt=attempt)
+        with span("attempt", remat__job_id=job_id, remat__attempt=attempt) as note:
+            note(remat__outcome=await self._run_to_its_end())
+
+    async def _run_to_its_end(self) -> str:
         began_s, outcome = time.monotonic(), "broken"
-        structlog.contextvars.bind_contextvars(job_id=self.claim.job_id, attempt=self.claim.attempt)
         try:
             outcome = await self._run()
         except asyncio.CancelledError:
@@ -71,6 +77,7 @@ class Attempt:
             self.metrics.job_seconds.labels(outcome).observe(seconds)
             log.info("attempt ends", outcome=outcome, seconds=round(seconds, 3))
             self.hub.notify(self.claim.job_id, at_end=True)
+        return outcome
 
     async def obey(self) -> None:
         """Looks at what has been asked of the job and passes it on. Raises `LostClaim`."""
