@@ -109,7 +109,7 @@ class _Ops:
 def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "") -> JointGraph:
     """The op graph of a joint graph, without costs (`fixed_bytes`, times and workspaces are zero).
 
-    Raises `CaptureError` when shapes are symbolic.
+    Raises `CaptureError` when shapes are symbolic, and for a model on the meta device.
     """
     correct_fakes(module)
     placeholders = module.graph.find_nodes(op="placeholder")
@@ -117,6 +117,11 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
     forward, backward = order_nodes(module, outputs[:forward_output_count])
     example_tensors = [tensor for node in module.graph.nodes for tensor in _results(node)]
     ops = _Ops(device=main_device(example_tensors))
+    if ops.device.type == "meta":
+        raise CaptureError(
+            "the model is on the meta device, whose ops are not those of a device that trains it.",
+            hint="Capture it on the CPU or the GPU: tracing runs nothing, but weights and batch must be there.",
+        )
     frozen = _mutated_keys(placeholders, mutated, [*forward, *backward])
     tangents = [node for node in placeholders if is_tangent(node)]
     checks = _checks(module)

@@ -141,3 +141,10 @@ def test_every_ancestor_of_a_forward_output_is_in_the_forward() -> None:
     boundary = joint.graph.ops[joint.boundary]
     assert all(joint.graph.producer[value] < joint.boundary for value in boundary.reads)
     assert all(op.phase == "forward" for op in joint.graph.ops[: joint.boundary])
+
+
+def test_the_meta_device_is_refused_because_it_traces_other_ops() -> None:
+    """A GPT's step would come out with a third of its memory."""
+    model = Mlp(1).to("meta")
+    with pytest.raises(CaptureError, match="meta device"):
+        capture(Step(model, (rows(5).to("meta"),)))
