@@ -46,7 +46,10 @@ def by_target(comparisons: Sequence[Comparison]) -> list[list[str]]:
     lines = []
     for comparison in comparisons:
         for target in comparison.targets:
-            cells = [_ratio_cell(fastest_within(comparison, family, target)) for family in (*PEERS, *OURS)]
+            cells = [
+                _ratio_cell(fastest_within(comparison, family, target)) if family in comparison.families else "not run"
+                for family in (*PEERS, *OURS)
+            ]
             limit = f"{target:.0%} ({_megabytes(int(target * comparison.plain_peak_bytes))})"
             lines.append([comparison.network, limit, *cells])
     return lines
