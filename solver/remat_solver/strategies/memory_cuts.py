@@ -30,7 +30,7 @@ _ROUND_GAP = 0.25
 """Of the open gap: how exactly a round's program is solved."""
 _LIMIT_GROWTH = 2.0
 """How much longer the next round may take after one that was not solved in its time."""
-_QUICK_S = 0.5
+_QUICK_S = 1.0
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
 
 

@@ -22,7 +22,7 @@ from remat_solver.strategies.cleaning import drop_unused
 from remat_solver.strategies.refinement import mismatched_slots, missing_slots
 from remat_solver.strategies.sequence import Decision, build_schedule, overfull, read_decisions
 
-_FIRST_LIMIT_S = 0.5
+_FIRST_LIMIT_S = 1.0
 _OPS_PER_SECOND = 700
 """A first model of more ops than half of this gets time in proportion: it mostly is the only one."""
 _STAGES_PER_ROUND = 2
