@@ -118,8 +118,16 @@ def broken_claims(comparisons: Sequence[Comparison]) -> list[str]:
             if best is None:
                 broken.append(f"{comparison.network}: {peer.name} reaches a peak for which we have no plan")
             elif _cpu(best) > _cpu(peer) + NOISE:
-                broken.append(f"{comparison.network}: {peer.name} is faster at its peak")
+                broken.append(_faster(comparison.network, peer, best))
     return broken
+
+
+def _faster(network: str, peer: Row, ours: Row) -> str:
+    assert peer.cpu is not None
+    assert ours.cpu is not None
+    intervals = "overlap" if ours.cpu.low <= peer.cpu.high else "are apart"
+    points = 100 * (ours.cpu.median - peer.cpu.median)
+    return f"{network}: {peer.name} is faster at its peak, by {points:.1f} points; the 95% intervals {intervals}"
 
 
 TARGET_HEAD = ("network", "peak at most", *PEERS, *OURS)
