@@ -9,19 +9,35 @@ from importlib import metadata
 
 import typer
 
-from remat.cli import planning, training
-from remat.cli.console import complain
 from remat_solver.errors import RematError
 
 COMMANDS_GROUP = "remat.commands"
 """Entry points of this group are commands too: that is how `remat serve` comes from another package."""
+OWN_COMMANDS = tuple(
+    metadata.EntryPoint(name=name, value=f"remat.cli.{module}:{name}", group=COMMANDS_GROUP)
+    for name, module in (
+        ("demo", "training"),
+        ("capture", "training"),
+        ("solve", "planning"),
+        ("frontier", "planning"),
+        ("report", "planning"),
+        ("verify", "training"),
+    )
+)
 
 USAGE_EXIT_CODE = 2
 INTERRUPTED_EXIT_CODE = 130
 
 
-def build_app() -> typer.Typer:
-    """The command tree: our own commands, then those that installed packages contribute."""
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """The command tree: our own commands, then those that installed packages contribute.
+
+    If `wanted` is one of them it holds that one alone: loading them all takes half a second.
+    """
+    contributed = sorted(metadata.entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name)
+    entries = [*OWN_COMMANDS, *contributed]
+    if any(entry.name == wanted for entry in entries):
+        entries = [entry for entry in entries if entry.name == wanted]
     app = typer.Typer(
         name="remat",
         help="Train under a memory budget: find, prove and apply the fastest rematerialization plan that fits.",
@@ -31,22 +47,18 @@ def build_app() -> typer.Typer:
         rich_markup_mode="rich",
     )
     app.callback()(_options)
-    app.command("demo")(training.demo)
-    app.command("capture")(training.capture)
-    app.command("solve")(planning.solve)
-    app.command("frontier")(planning.frontier)
-    app.command("report")(planning.report)
-    app.command("verify")(training.verify)
-    for entry in sorted(metadata.entry_points(group=COMMANDS_GROUP), key=lambda entry: entry.name):
-        _add_contributed(app, entry)
+    for entry in entries:
+        _add_command(app, entry)
     return app
 
 
 def main() -> None:
     """Entry point of the `remat` script."""
     try:
-        build_app()(standalone_mode=True)
+        build_app(sys.argv[1] if len(sys.argv) > 1 else None)(standalone_mode=True)
     except RematError as error:
+        from remat.cli.console import complain
+
         complain(error)
         sys.exit(1)
     except KeyboardInterrupt:
@@ -66,7 +78,7 @@ def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or ["(no message)"])[0]
 
 
-def _add_contributed(app: typer.Typer, entry: metadata.EntryPoint) -> None:
+def _add_command(app: typer.Typer, entry: metadata.EntryPoint) -> None:
     try:
         command = entry.load()
     except ModuleNotFoundError as missing:
