@@ -56,7 +56,7 @@ def create_app(settings: Settings) -> FastAPI:
     if settings.root_path:
         app.add_middleware(RootPath, root_path=settings.root_path)
     for router in (
-        *(part.router for part in (graphs, solves, frontiers, events, plans, costs, health, metrics_route)),
+        *(part.router for part in (plans, solves, graphs, frontiers, events, costs, health, metrics_route)),
         *dashboard.routers,
     ):
         app.include_router(router)

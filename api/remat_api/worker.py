@@ -108,8 +108,9 @@ def answer(pipe: Pipe, desk: Desk, header: dict[str, Any], body: bytes) -> None:
         graph = parse_json(Graph, body)
         options, report, stop = read_options(header["options"]), Reporter(pipe), desk.stop.is_set
         if header["points"] is None:
+            began_s = time.monotonic()
             plan = solve(graph, options, on_progress=report, should_stop=stop)
-            pipe.send({"kind": "plan"}, dump_json(plan))
+            pipe.send({"kind": "plan", "seconds": time.monotonic() - began_s}, dump_json(plan))
         else:
             sweep(pipe, graph, options, header["points"], report, stop)
     except RematError as error:

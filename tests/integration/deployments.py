@@ -50,6 +50,10 @@ class Deployment(Protocol):
         """The processes below the workers: solvers, supervisors, engines."""
         ...
 
+    def solving(self) -> list[RematProcess]:
+        """The processes whose logs tell of attempts."""
+        ...
+
     def stop(self) -> None:
         """Stops everything."""
         ...
@@ -81,6 +85,9 @@ class Embedded:
 
     def solver_pids(self) -> set[int]:
         return worker_pids(self.service.pid)
+
+    def solving(self) -> list[RematProcess]:
+        return [self.service]
 
     def stop(self) -> None:
         self.service.stop()
@@ -128,6 +135,9 @@ class Clustered:
 
     def solver_pids(self) -> set[int]:
         return {pid for worker in self.workers if worker.is_running for pid in worker_pids(worker.pid)}
+
+    def solving(self) -> list[RematProcess]:
+        return self.workers
 
     def stop(self) -> None:
         for process in (self.service, *self.workers):

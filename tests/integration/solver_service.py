@@ -144,6 +144,17 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
+def is_engine(pid: int) -> bool:
+    """Whether a MIP engine runs under this process id."""
+    if not is_alive(pid):
+        return False
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().split(b"\0")[0].endswith(b"cbc")
+    except OSError:
+        return False
+
+
 def free_port() -> int:
     """A port that nobody listens on now."""
     with socket.socket() as probe:

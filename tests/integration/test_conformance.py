@@ -15,7 +15,7 @@ from remat_solver.errors import EngineFailed
 from remat_solver.plan import Plan
 from tests.integration.deployments import MAX_ATTEMPTS, STALLED_AFTER_S, Clustered, Deployment, Embedded, running
 from tests.integration.postgres_server import PostgresServer
-from tests.integration.solver_service import is_alive, wait_until
+from tests.integration.solver_service import is_engine, wait_until
 from tests.integration.training_graphs import ENDLESS, QUICK_OPS, tangle, uneven_chain
 
 
@@ -103,7 +103,7 @@ def test_a_cancelled_solve_leaves_no_engine_behind(deployment: Deployment, clien
     busy = deployment.solver_pids()
     assert client.cancel(solve.id, keep="discard").state == "cancelled"
     solve_something(client, 102)
-    wait_until(lambda: not any(_is_engine(pid) for pid in busy | deployment.solver_pids()))
+    wait_until(lambda: not any(is_engine(pid) for pid in busy | deployment.solver_pids()))
 
 
 def test_stopping_keeps_the_best_and_ends_the_engine(deployment: Deployment, client: Client) -> None:
@@ -111,7 +111,7 @@ def test_stopping_keeps_the_best_and_ends_the_engine(deployment: Deployment, cli
     wait_for_a_plan(deployment, solve.id, attempt=1)
     plan = kept_best(deployment, client, solve.id, 103)
     assert plan.peak_bytes <= plan.budget_bytes
-    wait_until(lambda: not any(_is_engine(pid) for pid in deployment.solver_pids()))
+    wait_until(lambda: not any(is_engine(pid) for pid in deployment.solver_pids()))
 
 
 def test_draining_puts_jobs_back_as_often_as_it_takes(deployment: Deployment, client: Client) -> None:
@@ -121,7 +121,7 @@ def test_draining_puts_jobs_back_as_often_as_it_takes(deployment: Deployment, cl
         wait_for_a_plan(deployment, solve.id, attempt=attempt)
         busy = deployment.solver_pids()
         deployment.drain()
-        wait_until(lambda busy=busy: not any(_is_engine(pid) for pid in busy))  # type: ignore[misc]
+        wait_until(lambda busy=busy: not any(is_engine(pid) for pid in busy))  # type: ignore[misc]
     wait_for_a_plan(deployment, solve.id, attempt=MAX_ATTEMPTS + 2)
     kept_best(deployment, client, solve.id, 104)
 
@@ -138,7 +138,7 @@ def test_a_paused_worker_writes_nothing_over_its_successor(deployment: Deploymen
     kept_best(deployment, client, solve.id, 105)
     for seed in range(105, 109):  # the one that was paused is fit for work again, too
         solve_something(client, seed)
-    wait_until(lambda: not any(_is_engine(pid) for pid in deployment.solver_pids()))
+    wait_until(lambda: not any(is_engine(pid) for pid in deployment.solver_pids()))
 
 
 def test_a_killed_service_costs_its_clients_nothing(deployment: Deployment, client: Client) -> None:
@@ -148,14 +148,3 @@ def test_a_killed_service_costs_its_clients_nothing(deployment: Deployment, clie
     deployment.service.start()
     wait_for_a_plan(deployment, solve.id, attempt=1 if deployment.is_clustered else 2)
     kept_best(deployment, client, solve.id, 106)
-
-
-def _is_engine(pid: int) -> bool:
-    """Whether a MIP engine runs under this process id."""
-    if not is_alive(pid):
-        return False
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().split(b"\0")[0].endswith(b"cbc")
-    except OSError:
-        return False

@@ -35,7 +35,10 @@ DATABASE_PATIENCE_S = 300.0
 
 @dataclass(kw_only=True)
 class Attempt:
-    """A claim being worked on, by one worker process. `stopping` is what the worker was last told."""
+    """A claim being worked on, by one worker process.
+
+    `stopping` is what the worker was last told; `solver_s` what the search itself took, once it has ended.
+    """
 
     claim: Claim
     worker: SolverProcess
@@ -45,6 +48,7 @@ class Attempt:
     metrics: Metrics
     max_threads: int
     stopping: str = ""
+    solver_s: float = 0.0
 
     async def run(self) -> None:
         """Works on the job to its end. Never raises for what a job can do; a lost claim is dropped."""
@@ -54,7 +58,7 @@ class Attempt:
             note(remat__outcome=await self._run_to_its_end())
 
     async def _run_to_its_end(self) -> str:
-        began_s, outcome = time.monotonic(), "broken"
+        outcome = "broken"
         try:
             outcome = await self._run()
         except asyncio.CancelledError:
@@ -73,9 +77,9 @@ class Attempt:
             with contextlib.suppress(LostClaim, *AWAY):
                 await self.jobs.fail(self.claim, _broken())
         finally:
-            seconds = time.monotonic() - began_s
+            seconds = time.monotonic() - self.claim.asked_s
             self.metrics.job_seconds.labels(outcome).observe(seconds)
-            log.info("attempt ends", outcome=outcome, seconds=round(seconds, 3))
+            log.info("attempt ends", outcome=outcome, seconds=round(seconds, 4), solver_s=round(self.solver_s, 4))
             self.hub.notify(self.claim.job_id, at_end=True)
         return outcome
 
@@ -130,6 +134,7 @@ class Attempt:
                 case "error":
                     raise RematError.from_dict(header["error"])
                 case "plan":
+                    self.solver_s = header["seconds"]
                     return await _confirmed(stored, body)
         return None
 

@@ -2,7 +2,8 @@
 
 parent -> worker   {"kind": "solve", "job_id": ..., "options": {...}, "points": ...} + graph JSON;
                    {"kind": "stop", "job_id": ...}
-worker -> parent   {"kind": "ready", "engine": ...}; {"kind": "progress", ...}; {"kind": "plan"} + plan JSON;
+worker -> parent   {"kind": "ready", "engine": ...}; {"kind": "progress", ...};
+                   {"kind": "plan", "seconds": ...} + plan JSON;
                        {"kind": "point"} + plan JSON, for each of a frontier, then {"kind": "end"};
                    {"kind": "error", "error": {...}}
 """

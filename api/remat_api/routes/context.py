@@ -14,7 +14,7 @@ SHA256_PATTERN = "^[0-9a-f]{64}$"
 ID_PATTERN = "^[0-9a-f]{32}$"
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:  # async, or each request would go through a thread and back
     service: Service = request.app.state.service
     return service
 

@@ -8,6 +8,7 @@ Each transaction that changes a job, its history or the solves that wait for it 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -37,7 +38,7 @@ class LostClaim(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The right to work on a job: one attempt, named by its token."""
+    """The right to work on a job: one attempt, named by its token. `asked_s`: monotonic time when it was asked for."""
 
     job_id: str
     token: str
@@ -47,6 +48,7 @@ class Claim:
     graph_id: str
     options: dict[str, Any]
     points: int | None
+    asked_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +158,7 @@ class JobStore:
             .limit(1)
             .with_for_update(skip_locked=True)
         )
+        asked_s = time.monotonic()
         async with self._database.writing() as connection:
             row = (await connection.execute(next_job)).one_or_none()
             if row is None:
@@ -169,6 +172,7 @@ class JobStore:
                 graph_id=row.graph_id,
                 options=row.options,
                 points=row.points,
+                asked_s=asked_s,
             )
             moment = now_ms()
             taken = {"state": "running", "attempt": claim.attempt, "token": claim.token, "heartbeat_ms": moment}

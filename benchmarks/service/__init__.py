@@ -1,0 +1,1 @@
+"""The solver service under load and under fire: `python -m benchmarks.service`."""
