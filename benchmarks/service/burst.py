@@ -32,9 +32,10 @@ class Burst:
     service_cpu_s: float
 
 
-def burst(deployment: Deployment, graph: Graph, *, asked: int, cpu_s: float, budget_fraction: float = 0.8) -> Burst:
-    """Asks `asked` times at once. `cpu_s`: the service's CPU seconds before it."""
-    began_s = time.monotonic()
+def burst(deployment: Deployment, graph: Graph, *, asked: int, budget_fraction: float = 0.8) -> Burst:
+    """Asks `asked` times at once."""
+    cpu_s = cpu_seconds(deployment.service.pid)
+    began_s, begun = time.monotonic(), _begun(deployment)
     plans = asyncio.run(_ask_all(deployment.service.url, graph, asked, budget_fraction))
     seconds = time.monotonic() - began_s
     right = 0
@@ -45,10 +46,15 @@ def burst(deployment: Deployment, graph: Graph, *, asked: int, cpu_s: float, bud
         ops=len(graph),
         asked=asked,
         right=right,
-        solves=sum(line["event"] == "attempt begins" for process in deployment.solving() for line in process.logged()),
+        solves=_begun(deployment) - begun,
         seconds=seconds,
         service_cpu_s=cpu_seconds(deployment.service.pid) - cpu_s,
     )
+
+
+def _begun(deployment: Deployment) -> int:
+    """How many attempts at jobs began so far."""
+    return sum(line["event"] == "attempt begins" for process in deployment.solving() for line in process.logged())
 
 
 async def _ask_all(url: str, graph: Graph, asked: int, budget_fraction: float) -> list[bytes]:

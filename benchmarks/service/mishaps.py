@@ -1,7 +1,8 @@
-"""Distinct jobs over two workers on a PostgreSQL while processes are killed, paused and restarted around them."""
+"""Distinct jobs while workers, the service and the database are killed, paused and restarted around them."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -14,16 +15,16 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from remat.client import Client
-from remat_api.settings import Settings
-from remat_api.store.tables import answers, events, jobs, solves
+from remat_api.store.tables import events, jobs, solves
 from remat_solver.errors import JobCancelled, NoPlanInTime
-from tests.integration.deployments import STALLED_AFTER_S, Clustered
+from tests.integration.deployments import STALLED_AFTER_S, Deployment
 from tests.integration.postgres_server import PostgresServer
 from tests.integration.solver_service import is_engine, wait_until
 from tests.integration.training_graphs import uneven_chain
 
 ASKERS = 16
-OPS = 60
+LENGTH = 30
+"""Twice as many ops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,26 +36,27 @@ class Mishaps:
     cancelled: int
     lost: int
     ended_twice: int
-    answers_twice: int
     attempts: int
     engines_left: int
     seconds: float
 
 
-def survive(deployment: Clustered, postgres: PostgresServer, *, count: int, seed: int = 0) -> Mishaps:
-    """Asks for `count` distinct plans and cancels a tenth of them; meanwhile everything is hit once."""
-    rng = random.Random(seed)
-    cancelled = set(rng.sample(range(count), count // 10))
+def survive(deployment: Deployment, postgres: PostgresServer | None, *, count: int, length: int = LENGTH) -> Mishaps:
+    """Asks for `count` distinct plans and cancels a tenth of them; meanwhile everything is hit once.
+
+    The deployment must be fresh; `postgres` is the server that it uses, if any.
+    """
+    cancelled = set(random.Random(0).sample(range(count), count // 10))
     finished: Counter[str] = Counter()
     began_s = time.monotonic()
 
     def ask(number: int) -> str:
         with Client(deployment.service.url, plan_cache=None, retry_for_s=600.0) as client:
             if number in cancelled:
-                solve = client.submit(uneven_chain(OPS, seed=number), budget_fraction=0.5)
+                solve = client.submit(uneven_chain(length, seed=number), budget_fraction=0.6)
                 return client.cancel(solve.id, keep="discard").state
             try:
-                client.solve(uneven_chain(OPS, seed=number), budget_fraction=0.5)
+                client.solve(uneven_chain(length, seed=number), budget_fraction=0.6)
             except (JobCancelled, NoPlanInTime) as error:
                 return error.slug
             return "done"
@@ -74,43 +76,37 @@ def survive(deployment: Clustered, postgres: PostgresServer, *, count: int, seed
     return _audit(deployment, count, seconds)
 
 
-def _strike(deployment: Clustered, postgres: PostgresServer, finished: Counter[str], count: int) -> None:
+def _strike(deployment: Deployment, postgres: PostgresServer | None, finished: Counter[str], count: int) -> None:
     """One blow after each sixth of the answers."""
-    first, second = deployment.workers
-
-    def kill_worker() -> None:
-        first.kill()
-        first.start()
 
     def kill_service() -> None:
         deployment.service.kill()
         deployment.service.start()
 
     def pause_worker() -> None:
-        os.kill(second.pid, signal.SIGSTOP)
+        paused = deployment.pause_worker()
         time.sleep(STALLED_AFTER_S + 3)
-        os.kill(second.pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(paused, signal.SIGCONT)
 
     def restart_postgres() -> None:
-        postgres.stop()
-        postgres.start()
+        if postgres is not None:
+            postgres.stop()
+            postgres.start()
 
-    for number, blow in enumerate((kill_worker, kill_service, pause_worker, restart_postgres), 1):
+    for number, blow in enumerate((deployment.kill_worker, kill_service, pause_worker, restart_postgres), 1):
         wait_until(lambda number=number: finished.total() >= count * number // 6)  # type: ignore[misc]
         blow()
 
 
-def _audit(deployment: Clustered, count: int, seconds: float) -> Mishaps:
+def _audit(deployment: Deployment, count: int, seconds: float) -> Mishaps:
     """The figures, from the database itself."""
-    engine = sa.create_engine(
-        Settings(data_dir=deployment.service.folder, database_url=deployment.database_url).sqlalchemy_url
-    )
+    engine = sa.create_engine(deployment.sqlalchemy_url)
     ended = sa.select(events.c.job_id).where(events.c.kind.in_(("done", "failed", "cancelled")))
     with engine.connect() as connection:
         states = Counter(connection.execute(sa.select(solves.c.state)).scalars())
         attempts = connection.scalar(sa.select(sa.func.sum(jobs.c.attempt))) or 0
         endings = Counter(connection.execute(ended).scalars())
-        keys = Counter(connection.execute(sa.select(answers.c.key)).scalars())
     engine.dispose()
     return Mishaps(
         jobs=count,
@@ -118,7 +114,6 @@ def _audit(deployment: Clustered, count: int, seconds: float) -> Mishaps:
         cancelled=states["cancelled"],
         lost=count - states["done"] - states["cancelled"],
         ended_twice=sum(number > 1 for number in endings.values()),
-        answers_twice=sum(number > 1 for number in keys.values()),
         attempts=int(attempts),
         engines_left=sum(is_engine(pid) for pid in deployment.solver_pids()),
         seconds=seconds,

@@ -29,6 +29,7 @@ class Deployment(Protocol):
 
     service: SolverService
     is_clustered: bool
+    sqlalchemy_url: str
 
     def start(self) -> None:
         """Starts whatever does not run."""
@@ -64,15 +65,17 @@ class Embedded:
 
     is_clustered = False
 
-    def __init__(self, folder: Path) -> None:
-        self.service = SolverService(folder, "--workers", "1", **SETTINGS)
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.service = SolverService(folder, "--workers", "1", **{**SETTINGS, **settings})
+        self.sqlalchemy_url = Settings(data_dir=folder / "data").sqlalchemy_url
 
     def start(self) -> None:
         if not self.service.is_running:
             self.service.start()
 
     def kill_worker(self) -> None:
-        os.kill(_last_attempt(self.service)[1], signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has ended since
+            os.kill(_last_attempt(self.service)[1], signal.SIGKILL)
 
     def pause_worker(self) -> int:
         pid = _last_attempt(self.service)[1]
@@ -98,16 +101,19 @@ class Clustered:
 
     is_clustered = True
 
-    def __init__(self, folder: Path, postgres: PostgresServer, *, workers: int = 2, per_worker: int = 1) -> None:
-        self.database_url = postgres.new_database()
-        environment = {**SETTINGS, "REMAT_DATABASE_URL": self.database_url}
+    def __init__(
+        self, folder: Path, postgres: PostgresServer, *, workers: int = 2, per_worker: int = 1, **settings: str
+    ) -> None:
+        database_url = postgres.new_database()
+        self.sqlalchemy_url = Settings(data_dir=folder, database_url=database_url).sqlalchemy_url
+        environment = {**SETTINGS, **settings, "REMAT_DATABASE_URL": database_url}
         self.service = SolverService(folder, **environment)
         names = [f"worker{number}" for number in range(workers)]
         self.workers = [
             RematProcess(folder / f"{name}.log", "worker", "--workers", str(per_worker), **environment)
             for name in names
         ]
-        migrate(Settings(data_dir=folder, database_url=self.database_url).sqlalchemy_url)
+        migrate(self.sqlalchemy_url)
 
     def start(self) -> None:
         for worker in self.workers:

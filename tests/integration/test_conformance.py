@@ -6,11 +6,15 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
+from benchmarks.service.burst import burst
+from benchmarks.service.mishaps import survive
 from remat.client import Client
+from remat_api.jobs.cluster import LOOK_INTERVAL_S
 from remat_solver.errors import EngineFailed
 from remat_solver.plan import Plan
 from tests.integration.deployments import MAX_ATTEMPTS, STALLED_AFTER_S, Clustered, Deployment, Embedded, running
@@ -148,3 +152,40 @@ def test_a_killed_service_costs_its_clients_nothing(deployment: Deployment, clie
     deployment.service.start()
     wait_for_a_plan(deployment, solve.id, attempt=1 if deployment.is_clustered else 2)
     kept_best(deployment, client, solve.id, 106)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("deployed", ["postgresql"], indirect=True)
+def test_a_database_that_was_away_costs_no_attempt(
+    deployment: Deployment, client: Client, postgres: PostgresServer
+) -> None:
+    """It is away for longer than a worker may be silent: the solve goes on, and nobody takes it from its worker."""
+    solve = client.submit(tangle(107), **ENDLESS)
+    wait_for_a_plan(deployment, solve.id, attempt=1)
+    postgres.stop()
+    time.sleep(STALLED_AFTER_S + 1)
+    postgres.start()
+    time.sleep(2 * LOOK_INTERVAL_S)
+    attempt = view(deployment, solve.id)["attempt"]
+    kept_best(deployment, client, solve.id, 107)
+    assert attempt == 1
+
+
+def test_equal_questions_at_once_are_solved_once(deployment: Deployment) -> None:
+    result = burst(deployment, uneven_chain(200, seed=108), asked=100)
+    assert (result.right, result.solves) == (100, 1)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_no_mishap_loses_a_job(request: pytest.FixtureRequest, tmp_path: Path, kind: str) -> None:
+    deployment: Deployment
+    postgres: PostgresServer | None = None
+    if kind == "sqlite":
+        deployment = Embedded(tmp_path, REMAT_MAX_ATTEMPTS="10")
+    else:
+        postgres = request.getfixturevalue("postgres")
+        deployment = Clustered(tmp_path, postgres, REMAT_MAX_ATTEMPTS="10")
+    with running(deployment):
+        result = survive(deployment, postgres, count=20, length=10)
+    assert (result.lost, result.ended_twice, result.engines_left) == (0, 0, 0)
+    assert result.done >= 18  # a cancel may come too late

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import time
 from pathlib import Path
 
 import procrastinate
@@ -32,10 +33,9 @@ class ClusterEngine:
     def __init__(
         self, jobs: JobStore, workers: WorkerStore, hub: Hub, *, libpq_url: str, stalled_after_s: float
     ) -> None:
-        self._jobs = jobs
         self._workers = workers
         self._hub = hub
-        self._stalled_after_s = stalled_after_s
+        self._caretaker = Caretaker(jobs, stalled_after_s)
         self._listener = Listener(libpq_url, self._hear, hub.notify_all)
         self._living: list[WorkerRecord] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -74,8 +74,9 @@ class ClusterEngine:
         while True:
             try:
                 self._living = await self._workers.living()
-                await look_after(self._jobs, self._stalled_after_s)
+                await self._caretaker.look()
             except AWAY:
+                self._caretaker.lost_touch()
                 log.warning("can't look after the queue: the database is away")
                 self._living = []
             await asyncio.sleep(LOOK_INTERVAL_S)
@@ -97,6 +98,7 @@ class ClusterWorker:
         self._workers = workers
         self._app = app
         self._stalled_after_s = settings.stalled_after_s
+        self._caretaker = Caretaker(jobs, settings.stalled_after_s)
         self._alive_file = Path(settings.alive_file) if settings.alive_file else None
         self._listener = Listener(settings.libpq_url, self._hear, lambda: None)
         self._id = new_id()
@@ -157,11 +159,12 @@ class ClusterWorker:
                 await self._workers.beat(me)
                 if self._alive_file is not None:
                     self._alive_file.touch()
-                await look_after(self._jobs, self._stalled_after_s)
+                await self._caretaker.look()
                 await drop_stalled_deliveries(self._app, silent_for_s=self._stalled_after_s)
                 if self._crew.idle and (await self._jobs.queue()).queued:
                     self._take_without_delivery(self._crew.idle)
             except (*AWAY, ConnectorException):
+                self._caretaker.lost_touch()
                 log.warning("can't look after the queue: the database is away")
             await asyncio.sleep(LOOK_INTERVAL_S if me.engine else LOOK_INTERVAL_S / 10)
 
@@ -176,9 +179,26 @@ class ClusterWorker:
             await self._crew.obey(job_id)
 
 
-async def look_after(jobs: JobStore, stalled_after_s: float) -> None:
-    """Gives the jobs of silent workers to others, and ends what has waited for too long."""
-    requeued = await jobs.requeue_stalled(silent_for_s=stalled_after_s)
-    if requeued:
-        log.warning("put %d jobs of silent workers back into the queue", requeued)
-    await jobs.expire_queued()
+class Caretaker:
+    """Gives the jobs of silent workers to others, and ends what has waited for too long.
+
+    While the database is away no worker can beat: silence counts only once this process has been in touch
+    with it for as long as a worker may be silent.
+    """
+
+    def __init__(self, jobs: JobStore, stalled_after_s: float) -> None:
+        self._jobs = jobs
+        self._stalled_after_s = stalled_after_s
+        self._in_touch_since_s = time.monotonic()
+
+    async def look(self) -> None:
+        """Looks after the queue once. Raises what an absent database raises: tell `lost_touch` of it."""
+        if time.monotonic() - self._in_touch_since_s > self._stalled_after_s:
+            requeued = await self._jobs.requeue_stalled(silent_for_s=self._stalled_after_s)
+            if requeued:
+                log.warning("put %d jobs of silent workers back into the queue", requeued)
+        await self._jobs.expire_queued()
+
+    def lost_touch(self) -> None:
+        """The database is away."""
+        self._in_touch_since_s = time.monotonic()
