@@ -98,7 +98,9 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     mode: "exact" captures the step as one graph and plans every op. "eager" captures nothing: some modules run under
         PyTorch's checkpoint, each saving what a plan chose. It takes any model, reaches less than exact mode, and
         plans by running trial steps at the first call; of the arguments it takes neither `max_overhead`, `plan`,
-        `endpoint` nor pins.
+        `endpoint` nor pins. What it plans is the step that it sees: one that skips layers at random may take more
+        another time. A forward that communicates (FSDP, tensor parallel) must be planned on every rank alike, which
+        trial steps don't promise: plan the modules inside.
     endpoint: the URL of a solver service, where measured costs are shared too, so that the next job of the same model
         finds its plan; without it plans are made in this process.
     optimizer: whose state counts as memory; estimated before its first step.

@@ -372,7 +372,7 @@ def test_a_recompute_pin_passes_over_what_may_not_be_recomputed() -> None:
     assert record.plan.recompute_count > 0
 
 
-@pytest.mark.parametrize("progress", [True, False, None])
+@pytest.mark.parametrize("progress", [True, None])
 def test_the_first_step_says_what_it_is_busy_with_where_asked(
     progress: bool | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
