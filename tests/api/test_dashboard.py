@@ -39,6 +39,8 @@ async def solved(client: httpx.AsyncClient, headers: dict[str, str] | None = Non
     headers = {"Prefer": "wait=30", **(headers or {})}
     body = {"graph": GRAPH, "budget_fraction": 0.7, **fields}
     answer = await client.post("/v1/solves", json=body, headers=headers)
+    while answer.status_code == 202 or answer.json()["state"] in ("queued", "running"):
+        answer = await client.get(answer.json()["url"], headers=headers)
     assert answer.json()["state"] == "done", answer.text
     found: str = answer.json()["id"]
     return found
