@@ -19,6 +19,7 @@ from remat.torch.progress import is_watched, measure_visibly, solve_visibly
 from remat.torch.question import OnProgress, asking_planner, measuring, solve_options
 from remat.torch.record import PlannedGraph
 from remat.torch.resident import fixed_bytes, model_tensors
+from remat.torch.shapes import Shapes, bucketing
 from remat_solver.plan import Plan
 
 
@@ -33,6 +34,7 @@ class Backend:
     optimizer: whose state counts as memory; estimated before its first step.
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
     progress: whether to show on stderr what the first step is busy with; by default where that is a terminal.
+    shapes: "exact" solves for each input shape; "bucket" takes a plan solved for a slightly larger one, if it fits.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
         or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
@@ -49,6 +51,7 @@ class Backend:
         model: nn.Module | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         reserve: int = 0,
+        shapes: Shapes = "exact",
         on_progress: OnProgress | None = None,
         progress: bool | None = None,
         planner: Planner | None = None,
@@ -64,6 +67,9 @@ class Backend:
             ask, question = partial(asking_planner, asked, endpoint=endpoint), f"{asked} {endpoint}"
             is_shown = shows and on_progress is None
             planner = solve_visibly(lambda show: ask(on_progress=show)) if is_shown else ask(on_progress=on_progress)
+            if shapes == "bucket":
+                planner = bucketing(planner, asked)
+                question += " bucket"
         # Dynamo keeps every backend for good, so what belongs to the user is held weakly.
         self._model = weakref.ref(model) if model is not None else None
         self._optimizer = weakref.ref(optimizer) if optimizer is not None else None

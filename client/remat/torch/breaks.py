@@ -33,8 +33,8 @@ def explain(error: BaseException) -> RematError | None:
         return explain(error.inner_exception)
     if isinstance(error, exc.FailOnRecompileLimitHit):
         return CaptureError(
-            "the model was called with more input shapes than Dynamo compiles for.",
-            hint="Pad batches to a few shapes: each shape has its own plan.",
+            "the model was called in more ways (input shapes, training or not) than max_shapes allows.",
+            hint="Pad batches to a few shapes, each of which has its own plan, or raise max_shapes.",
         )
     if isinstance(error, (exc.Unsupported, exc.UserError, exc.TorchRuntimeError, GuardOnDataDependentSymNode)):
         return _graph_break(error)

@@ -16,11 +16,12 @@ from remat.torch.backend import Backend
 from remat.torch.breaks import explain
 from remat.torch.eager.compile import EagerCall
 from remat.torch.eager.plan import EagerPlan
-from remat.torch.joint_capture import compiled_call
+from remat.torch.joint_capture import MAX_SHAPES, compiled_call
 from remat.torch.measure import measure
 from remat.torch.progress import is_watched, measure_visibly
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
+from remat.torch.shapes import Shapes, check_shapes
 from remat_solver.budget import parse_budget
 from remat_solver.errors import ApplyError, InvalidRequest, VerificationFailed
 from remat_solver.plan import Plan
@@ -36,12 +37,19 @@ class _PlannedCall:
     """Stands in for the model's call: plans at the first call with a new input shape, then runs the plan."""
 
     def __init__(
-        self, model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None, *, verify: bool
+        self,
+        model: nn.Module,
+        backend: Backend,
+        loss_fn: Callable[[Any], Any] | None,
+        *,
+        verify: bool,
+        max_shapes: int,
     ) -> None:
         self.model = model
         self.backend = backend
         self.loss_fn = loss_fn
         self.is_to_be_verified = verify
+        self.max_shapes = max_shapes
         self.compiled: Callable[..., Any] | None = None
         """Made at the first call: what is done to the model until then (sharding, say) counts."""
 
@@ -52,7 +60,7 @@ class _PlannedCall:
         self.backend.inputs = (args, kwargs)
         try:
             if self.compiled is None:
-                self.compiled = compiled_call(self.model, self.backend, self.loss_fn)
+                self.compiled = compiled_call(self.model, self.backend, self.loss_fn, max_shapes=self.max_shapes)
             return self.compiled(*args, **kwargs)
         except Exception as error:
             explained = explain(error)
@@ -86,6 +94,8 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     loss_fn: Callable[[Any], Any] | None = None,
     reserve: int = 0,
     verify: bool = False,
+    shapes: Shapes = "exact",
+    max_shapes: int = MAX_SHAPES,
     on_progress: OnProgress | None = None,
     progress: bool | None = None,
     **solve_fields: Any,
@@ -108,12 +118,15 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
     verify: whether to run the first step both ways and compare, bit for bit (see `remat.verify`).
     progress: whether to show on stderr what the first step is busy with; by default where that is a terminal.
+    shapes: "exact" solves for each input shape; "bucket" takes the plan solved for a slightly larger one, if it fits
+        the budget. No more than `max_shapes` are captured (evaluation counts as one): pad batches to a few.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
         or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
     Raises `InvalidRequest` at once; the first call may raise `GraphBreak`, `InfeasibleBudget`, `NoPlanInTime`,
     `PlanMismatch` or `VerificationFailed`, and then leaves the model as it was.
     """
+    check_shapes(shapes, max_shapes)
     if mode == "eager":
         given = {"max_overhead": max_overhead, "plan": plan, "endpoint": endpoint, "on_progress": on_progress}
         _refuse_for_eager({**{name: value for name, value in given.items() if value is not None}, **solve_fields})
@@ -138,11 +151,12 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         model=model,
         optimizer=optimizer,
         reserve=reserve,
+        shapes=shapes,
         on_progress=on_progress,
         progress=progress,
         **solve_fields,
     )
-    attach(model, backend, loss_fn, verify=verify)
+    attach(model, backend, loss_fn, verify=verify, max_shapes=max_shapes)
     return model
 
 
@@ -190,12 +204,17 @@ def planned_loss_fn(model: nn.Module) -> Callable[[Any], Any] | None:
 
 
 def attach(
-    model: nn.Module, backend: Backend, loss_fn: Callable[[Any], Any] | None = None, *, verify: bool = False
+    model: nn.Module,
+    backend: Backend,
+    loss_fn: Callable[[Any], Any] | None = None,
+    *,
+    verify: bool = False,
+    max_shapes: int = MAX_SHAPES,
 ) -> None:
     """Makes calls of `model` go through `backend`. Raises `ApplyError` if something stands in the way."""
     _check_attachable(model)
     remove(model)
-    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify)
+    model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify, max_shapes=max_shapes)
 
 
 def _attach_eager(model: nn.Module, budget: str | int | None, **settings: Any) -> None:

@@ -30,7 +30,7 @@ JointHandler = Callable[[JointGraph, float], Modules]
 _log = logging.getLogger("remat")
 
 MAX_SHAPES = 64
-"""How many input shapes one model may be compiled for."""
+"""How many input shapes one model may be compiled for, unless its user says otherwise."""
 
 
 class JointBackend:
@@ -85,7 +85,11 @@ def _inference_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Calla
 
 
 def compiled_call(
-    model: torch.nn.Module, backend: Callable[..., Any], loss_fn: Callable[[Any], Any] | None = None
+    model: torch.nn.Module,
+    backend: Callable[..., Any],
+    loss_fn: Callable[[Any], Any] | None = None,
+    *,
+    max_shapes: int = MAX_SHAPES,
 ) -> Callable[..., Any]:
     """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape.
 
@@ -105,7 +109,7 @@ def compiled_call(
         output = call_model(*args, **kwargs)
         return output if loss_fn is None else loss_fn(output)
 
-    settings: dict[str, Any] = {"recompile_limit": MAX_SHAPES}  # torch's stubs lack it
+    settings: dict[str, Any] = {"recompile_limit": max_shapes}  # torch's stubs lack it
     compiled: Callable[..., Any] = torch.compile(
         _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, **settings
     )
