@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from benchmarks.zoo import transformers_models
+from benchmarks.zoo import timm_models, transformers_models
 from benchmarks.zoo.architecture import Architecture
 
 
 def architectures() -> dict[str, Architecture]:
     """All of them."""
-    return {architecture.name: architecture for architecture in transformers_models.catalogue()}
+    both = [*transformers_models.catalogue(), *timm_models.catalogue()]
+    return {architecture.name: architecture for architecture in both}
 
 
 def find(name: str) -> Architecture:

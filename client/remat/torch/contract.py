@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
 from remat.torch.breaks import break_at
+from remat.torch.fake_layouts import correct_layouts
 from remat.torch.fake_storages import correct_fakes
 from remat.torch.naming import op_name
 from remat.torch.ordering import order_nodes
@@ -111,6 +112,7 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
 
     Raises `CaptureError` when shapes are symbolic, and for a model on the meta device.
     """
+    correct_layouts(module)
     correct_fakes(module)
     placeholders = module.graph.find_nodes(op="placeholder")
     outputs, mutated = _outputs(module, forward_output_count)

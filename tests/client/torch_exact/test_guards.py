@@ -12,12 +12,23 @@ from torch.nn import functional
 
 from remat.torch import batch_norm, contract, fake_storages, random_state
 from remat.torch.backend import Backend
+from remat.torch.capture import capture
 from remat.torch.compile import attach, planned_graphs
 from remat.torch.measure import measure
 from remat.torch.peak import measure_peak
+from remat.torch.step import Step
 from remat_solver.graph import Graph
 from tests.client.torch_exact import schedules
-from tests.client.torch_exact.networks import CASES, WIDTH, Autocast, CustomFunction, Mlp, Normalised, Sliced, rows
+from tests.client.torch_exact.networks import (
+    CASES,
+    WIDTH,
+    Autocast,
+    CustomFunction,
+    Mlp,
+    Normalised,
+    Sliced,
+    rows,
+)
 from tests.client.torch_exact.training import Case, differences, seeded_model, train, train_planned
 
 BY_NAME = {case.name: case for case in CASES}
@@ -225,3 +236,26 @@ def test_assertions_about_tensors_are_still_made() -> None:
         model.get_parameter("linear.bias").fill_(1e6)  # tanh gives 1
     with pytest.raises(RuntimeError, match="assertion failed"):
         model(rows())
+
+
+class Transposed(nn.Module):
+    """BatchNorm of transposed rows, whose result is laid out otherwise than PyTorch's trace believes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(WIDTH)
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.norm(self.linear(x).transpose(1, 2)).transpose(1, 2)
+        return self.linear(hidden).square().mean()
+
+
+def test_copies_that_the_trace_takes_for_views_are_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = Step(Transposed(), (torch.randn(8, 40, WIDTH),))
+    copies = [op for op in capture(step).ops if op.signature.startswith('["aten.reshape')]
+    assert [value.size_bytes for op in copies for value in op.writes][:1] == [8 * 40 * WIDTH * 4]
+    monkeypatch.setattr(contract, "correct_layouts", lambda _module: None)
+    assert not [op for op in capture(step).ops if op.signature.startswith('["aten.reshape')]
+    seen, _ = train_planned(Case(name="", model=Transposed, batch=lambda _: step.args), schedules.evict_all)
+    assert all(tensor.isfinite().all() for tensor in seen.values())  # PyTorch's own trace crashes here
