@@ -45,6 +45,8 @@ def correct_fakes(module: fx.GraphModule) -> None:
             _correct_loss(node)
         elif node.target in _NORMALISATIONS:
             _correct_statistics(node)
+        elif replacement(node) is functional_copy:
+            _correct_copy(node)
 
 
 def replacement(node: fx.Node) -> Any:
@@ -92,6 +94,14 @@ def _fills_its_storage_once(tensor: torch.Tensor) -> bool:
             return False
         reach = stride * (size - 1) + reach
     return True
+
+
+def _correct_copy(node: fx.Node) -> None:
+    """What `functional_copy` makes. PyTorch's own stand-in depends on what its cache of them holds already."""
+    fake = node.meta["val"]
+    with fake.fake_mode:
+        node.meta["val"] = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    _renew_views(node)
 
 
 def _correct_loss(node: fx.Node) -> None:

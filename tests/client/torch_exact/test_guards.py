@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
+from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 
 from remat.torch import batch_norm, contract, fake_storages, random_state
@@ -259,3 +260,15 @@ def test_copies_that_the_trace_takes_for_views_are_values(monkeypatch: pytest.Mo
     assert not [op for op in capture(step).ops if op.signature.startswith('["aten.reshape')]
     seen, _ = train_planned(Case(name="", model=Transposed, batch=lambda _: step.args), schedules.evict_all)
     assert all(tensor.isfinite().all() for tensor in seen.values())  # PyTorch's own trace crashes here
+
+
+def test_a_copys_stand_in_is_what_runs_whatever_pytorch_remembers() -> None:
+    graph = fx.Graph()
+    onto, source = graph.placeholder("onto"), graph.placeholder("source")
+    copy = graph.call_function(torch.ops.aten.copy.default, (onto, source))
+    with FakeTensorMode():
+        copy.meta["val"] = torch.empty(5, 16)[:, 8:]  # in a storage of 5 x 16, as PyTorch sometimes has it
+    fake_storages.correct_fakes(fx.GraphModule({}, graph))
+    made = copy.meta["val"]
+    assert (made.stride(), made.storage_offset()) == ((16, 1), 0)
+    assert made.untyped_storage().nbytes() == (4 * 16 + 8) * 4
