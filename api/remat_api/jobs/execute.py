@@ -120,8 +120,7 @@ class Attempt:
     async def _work(self) -> ConfirmedPlan | None:
         """The job's plan; None for a frontier, whose plans are stored one by one."""
         claim = self.claim
-        stored = await self.graphs.get(claim.graph_id)
-        document = await self.graphs.document(claim.graph_id)
+        stored, document = await self.graphs.with_document(claim.graph_id)
         options = {**claim.options, "threads": min(claim.options["threads"], self.max_threads)}
         async for header, body in self.worker.solve(claim.job_id, options, claim.points, document):
             match header["kind"]:
@@ -174,6 +173,7 @@ class Attempt:
 
     async def _beat(self) -> None:
         while True:
+            await asyncio.sleep(BEAT_INTERVAL_S)  # the claim was the first beat
             try:
                 await self.obey()
             except LostClaim:
@@ -181,7 +181,6 @@ class Attempt:
                 return
             except AWAY:
                 log.warning("the database is away; the solve goes on")
-            await asyncio.sleep(BEAT_INTERVAL_S)
 
 
 async def _persistently(write: Callable[[], Awaitable[_Outcome]]) -> _Outcome:

@@ -97,11 +97,19 @@ class GraphStore:
         row = await self._fetch(graph_id)
         return await self._blobs.unpack(graph_id, row.data)
 
-    async def _load(self, graph_id: str) -> StoredGraph:
+    async def with_document(self, graph_id: str) -> tuple[StoredGraph, bytes]:
+        """A stored graph and its JSON text at once; raises `NotFound`."""
         row = await self._fetch(graph_id)
         document = await self._blobs.unpack(graph_id, row.data)
+        return self._shelf.get(graph_id) or await self._parse(row, document), document
+
+    async def _load(self, graph_id: str) -> StoredGraph:
+        row = await self._fetch(graph_id)
+        return await self._parse(row, await self._blobs.unpack(graph_id, row.data))
+
+    async def _parse(self, row: sa.Row[Any], document: bytes) -> StoredGraph:
         stored = StoredGraph(
-            id=graph_id,
+            id=row.id,
             graph=await asyncio.to_thread(parse_json, Graph, document),
             store_all_peak_bytes=row.store_all_peak_bytes,
             size_bytes=row.size_bytes,
