@@ -27,6 +27,8 @@ _REPAIR_RULES = RULES[1:3]
 _SLACK_SHARE = 0.6
 _SEED_S, _SEED_OPS = 1.0, 1500
 """Seconds for the first schedules of a graph of at most so many ops; in proportion to the ops for larger ones."""
+_GUESS_S, _GUESS_OPS = 1.5, 500
+"""Seconds at most for a relaxation asked for schedules only, on a graph of so many ops; larger ones in proportion."""
 _FIRST_PLAN_SHARE = 0.15
 """Of the time that is left, for coming nearer to a first schedule, after each round without one."""
 _SMALLEST_EFFORT = 0.25
@@ -134,13 +136,17 @@ class Improvement:
         if self.has_plan() and self.effort < 1.0 and self.relaxation.rounds % 2:
             return
         if found.termination != "optimal" and len(self.relaxation.slots) > 1:
-            guessed = self.relaxation.guess(budget, self.relaxation.limit_s / 2)
+            guessed = self.relaxation.guess(budget, self.guess_limit_s())
             self.offer(guessed)
             self.report("guess")
         excess = guessed.peak_bytes - budget
         if excess > 0 and not self.task.is_over() and budget > _SLACK_SHARE * excess:
-            self.offer(self.relaxation.guess(budget - int(_SLACK_SHARE * excess), self.relaxation.limit_s / 2))
+            self.offer(self.relaxation.guess(budget - int(_SLACK_SHARE * excess), self.guess_limit_s()))
             self.report("guess with less room")
+
+    def guess_limit_s(self) -> float:
+        """Half of a round's, up to a limit: what gives no schedule by then seldom gives a good one later."""
+        return min(self.relaxation.limit_s / 2, _GUESS_S * max(1.0, len(self.graph) / _GUESS_OPS))
 
     def improve(self, seconds: float) -> bool:
         """Neighbourhood search for that long: to a first schedule that fits, then to faster ones. True if it helps."""
