@@ -53,7 +53,8 @@ class Client:
     `endpoint` as in "http://solver:8417" (default: `REMAT_ENDPOINT`); `api_key` (default:
     `REMAT_API_KEY`). `timeout_s`: how long one answer may take. `retry_for_s`: how long a lost service
     is tried again before `ServiceUnavailable`; a restart of the service goes unnoticed within it.
-    `plan_cache`: where plans are kept on this machine; None keeps none. `transport` is httpx's.
+    `plan_cache`: where plans are kept on this machine; None keeps none. `priority` (-100 to 100): higher goes first
+    in the service's queue. `queue_timeout_s`: what no worker has begun by then fails. `transport` is httpx's.
     """
 
     def __init__(
@@ -64,6 +65,8 @@ class Client:
         timeout_s: float = 30.0,
         retry_for_s: float = 120.0,
         plan_cache: PlanCache | Literal["default"] | None = "default",
+        priority: int = 0,
+        queue_timeout_s: float | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         endpoint = endpoint or os.environ.get("REMAT_ENDPOINT")
@@ -81,6 +84,9 @@ class Client:
             transport=transport,
         )
         self._cache = PlanCache() if plan_cache == "default" else plan_cache
+        self._terms: dict[str, Any] = {"priority": priority}
+        if queue_timeout_s is not None:
+            self._terms["queue_timeout_s"] = queue_timeout_s
 
     def __enter__(self) -> Client:
         return self
@@ -264,7 +270,7 @@ class Client:
         """Asks about a graph, which is uploaded if the service doesn't know it."""
         document = dump_json(graph)
         graph_id = hashlib.sha256(document).hexdigest()
-        body = json.dumps({"graph_id": graph_id, **fields}).encode()
+        body = json.dumps({"graph_id": graph_id, **self._terms, **fields}).encode()
         try:
             return read_remote_solve(self._connection.request("POST", path, content=body))
         except NotFound:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from remat.client import Client
-from remat_solver.errors import JobCancelled
+from remat_solver.errors import JobCancelled, QueueTimeout
 from remat_solver.files import dump_json
 from remat_solver.plan import Plan
 from tests.integration.solver_service import SolverService
@@ -70,15 +70,18 @@ def test_queued_solves_know_their_place_and_priority_goes_first(service: SolverS
         pass
     waiting = [client.submit(uneven_chain(QUICK_OPS, seed=seed), budget_fraction=0.6) for seed in (11, 12)]
     assert [client.get(solve.id).queue_position for solve in waiting] == [1, 2]
-    urgent = httpx.post(
-        f"{service.url}/v1/solves",
-        json={"graph_id": _graph_id(service, waiting[0].id), "budget_fraction": 0.7, "priority": 5},
-    ).json()
-    assert client.get(urgent["id"]).queue_position == 1
+    with Client(service.url, plan_cache=None, priority=5) as urgent_client:
+        urgent = urgent_client.submit(uneven_chain(QUICK_OPS, seed=11), budget_fraction=0.7)
+    assert client.get(urgent.id).queue_position == 1
+    with Client(service.url, plan_cache=None, queue_timeout_s=0.2) as hasty_client:
+        hasty = hasty_client.submit(uneven_chain(QUICK_OPS, seed=13), budget_fraction=0.6)
+    while not (ended := client.get(hasty.id, wait_s=20)).is_over:
+        pass
+    assert isinstance(ended.error, QueueTimeout)
     client.cancel(blocker.id, keep="discard")
     while not client.get(waiting[1].id, wait_s=20).is_over:
         pass
-    order = [_solve(service, solve_id)["started_at"] for solve_id in (urgent["id"], waiting[0].id, waiting[1].id)]
+    order = [_solve(service, solve_id)["started_at"] for solve_id in (urgent.id, waiting[0].id, waiting[1].id)]
     assert order == sorted(order)
 
 
@@ -95,11 +98,6 @@ def test_events_are_replayed_from_where_a_reader_left_off(
     assert kinds[-1] == "done"
     assert ("queued" in kinds) == (last_event_id == 0)
     assert httpx.get(url, headers={"Last-Event-ID": str(numbers[-1])}).status_code == 204
-
-
-def _graph_id(service: SolverService, solve_id: str) -> str:
-    found: str = _solve(service, solve_id)["graph_id"]
-    return found
 
 
 def _solve(service: SolverService, solve_id: str) -> dict[str, str]:
