@@ -25,7 +25,7 @@ BUDGET_FLOOR = 1.1
 """No budget is below this many times the working-set bound: below it the best plans are mostly recomputation."""
 
 ASKED_GAP = 0.8 * MAX_GAP
-TIME_LIMIT_S = 30.0
+TIME_LIMIT_S = 60.0
 
 Announce = Callable[[str], None]
 
