@@ -71,10 +71,10 @@ def test_queued_solves_know_their_place_and_priority_goes_first(service: SolverS
     waiting = [client.submit(uneven_chain(QUICK_OPS, seed=seed), budget_fraction=0.6) for seed in (11, 12)]
     assert [client.get(solve.id).queue_position for solve in waiting] == [1, 2]
     with Client(service.url, plan_cache=None, priority=5) as urgent_client:
-        urgent = urgent_client.submit(uneven_chain(QUICK_OPS, seed=11), budget_fraction=0.7)
+        urgent = urgent_client.submit(uneven_chain(QUICK_OPS, seed=4712), budget_fraction=0.7)
     assert client.get(urgent.id).queue_position == 1
     with Client(service.url, plan_cache=None, queue_timeout_s=0.2) as hasty_client:
-        hasty = hasty_client.submit(uneven_chain(QUICK_OPS, seed=13), budget_fraction=0.6)
+        hasty = hasty_client.submit(uneven_chain(QUICK_OPS, seed=4711), budget_fraction=0.57)
     while not (ended := client.get(hasty.id, wait_s=20)).is_over:
         pass
     assert isinstance(ended.error, QueueTimeout)
