@@ -174,9 +174,20 @@ def test_the_log_keeps_the_best_bound_and_ignores_absent_incumbents() -> None:
     assert not log.read("Cbc0038I Solution found of 445")
     assert not log.read("Cbc0010I After 0 nodes, 1 on tree, 1e+50 best solution, best possible 0 (0.26 seconds)")
     assert log.read("Cbc0012I Integer solution of 256 found by feasibility pump after 0 iterations and 0 nodes")
+    assert log.read("Cbc0010I After 100 nodes, 9 on tree, 252 best solution, best possible 212.08625 (1.27 seconds)")
     assert log.read("Cbc0005I Partial search - best objective 250 (best possible 212.08625), took 9572 iterations")
     assert log.incumbent == 250
     assert log.bound == pytest.approx(212.08624, abs=1e-9)
+
+
+def test_a_bound_of_a_linear_program_that_was_cut_short_is_not_believed() -> None:
+    log = CbcLog()
+    log.read("Continuous objective value is 162.241 - 0.05 seconds")
+    log.read("Cbc0012I Integer solution of 360.17856 found by feasibility pump after 0 iterations and 0 nodes")
+    log.read("Cbc0013I At root node, 337 cuts changed objective from 162.25726 to 1.0569217e+12 in 27 passes")
+    log.read("Cbc0020I Exiting on maximum time")
+    log.read("Cbc0005I Partial search - best objective 360.17856 (best possible 1.0569217e+12), took 6734 iterations")
+    assert log.bound == pytest.approx(162.25725, abs=1e-9)
 
 
 def is_running(pid: int) -> bool:

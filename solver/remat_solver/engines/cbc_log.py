@@ -1,7 +1,9 @@
 """What CBC prints, read line by line as it comes: incumbent, bound, and what it proved.
 
 Every printed bound is lowered by one unit in its last printed place, because printing may have
-rounded it up. Log lines are those of CBC 2.10 (checked: 2.10.3, 2.10.8).
+rounded it up. Bounds are believed that CBC prints while its search goes on. What it prints when its time is
+over may come from a linear program that was cut short, whose "objective" bounds nothing: it printed 1.0569217e+12
+as best possible of a program whose optimum is 222. Log lines are those of CBC 2.10 (checked: 2.10.3, 2.10.8).
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import re
 _NUMBER = r"([-+]?[0-9.]+(?:e[-+]?[0-9]+)?)"
 _INCUMBENTS = re.compile(rf"^Cbc(?:0004I|0012I|0016I) Integer solution of {_NUMBER}")
 _TREE = re.compile(rf"^Cbc0010I After .* tree, {_NUMBER} best solution, best possible {_NUMBER}")
-_PARTIAL = re.compile(rf"^Cbc0005I Partial search - best objective {_NUMBER} \(best possible {_NUMBER}\)")
+_PARTIAL = re.compile(rf"^Cbc0005I Partial search - best objective {_NUMBER} ")
 _RELAXATION = re.compile(rf"^Continuous objective value is {_NUMBER}")
-_ROOT = re.compile(rf"^Cbc0013I At root node, \d+ cuts changed objective from {_NUMBER} to {_NUMBER}")
+_ROOT = re.compile(rf"^Cbc0013I At root node, \d+ cuts changed objective from {_NUMBER} to ")
 _INFEASIBLE = (
     "Problem is infeasible",
     "Pre-processing says infeasible",
@@ -57,11 +59,13 @@ class CbcLog:
     def _read_message(self, line: str) -> None:
         if match := _INCUMBENTS.match(line):
             self._lower_incumbent(match[1])
-        elif match := _TREE.match(line) or _PARTIAL.match(line):
+        elif match := _TREE.match(line):
             self._lower_incumbent(match[1])
             self._raise_bound(match[2])
+        elif match := _PARTIAL.match(line):
+            self._lower_incumbent(match[1])
         elif match := _ROOT.match(line):
-            self._raise_bound(match[2])
+            self._raise_bound(match[1])
 
     def _lower_incumbent(self, text: str) -> None:
         if abs(float(text)) < _NONE:

@@ -88,7 +88,7 @@ class Relaxation:
         model = self._build(self.task.budget_bytes)
         if len(self.slots) > 1 and not model.contradiction:
             self.strengthen_until_s = start + _STRENGTHEN_SHARE * self.limit_s
-            strengthen(self.lifetimes, model, self.range_cuts, self._relax)
+            strengthen(self.lifetimes, model, self.range_cuts, lambda program: self._relax(model, program))
         outcome = self._ask_engine(model, self.limit_s, cutoff_ns=self.cutoff_ns, start=self._start_point(model))
         self.rounds += 1
         self.rows, self.columns = model.program.row_count, model.program.column_count
@@ -172,8 +172,8 @@ class Relaxation:
                 raise
             return Outcome(termination="no_solution", bound=-math.inf)
 
-    def _relax(self, program: MixedIntegerProgram) -> tuple[float, ...] | None:
-        """The optimum of a linear relaxation, or None if the time for cuts is over."""
+    def _relax(self, model: CutModel, program: MixedIntegerProgram) -> tuple[float, ...] | None:
+        """The optimum of the model's linear relaxation, which bounds its own; None if the time for cuts is over."""
         left_s = min(self.strengthen_until_s - time.monotonic(), self.task.remaining_s())
         if left_s <= 0:
             return None
@@ -182,7 +182,10 @@ class Relaxation:
             outcome = self.engine.solve(program, limits, should_stop=self.task.stop_requested)
         except EngineFailed:
             return None
-        return outcome.x if outcome.termination == "optimal" else None
+        if outcome.termination != "optimal":
+            return None
+        self._raise_bound(model, outcome.bound)
+        return outcome.x
 
     def _raise_bound(self, model: CutModel, bound: float) -> None:
         """Times are divided by an inexact unit and engines round: the bound gives up 1e-9 of the store-all time."""
