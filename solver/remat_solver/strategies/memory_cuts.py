@@ -15,6 +15,7 @@ from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.improvement import Improvement
 from remat_solver.strategies.incumbent import Incumbent
+from remat_solver.strategies.refutation import Refutation
 from remat_solver.strategies.relaxation import Relaxation, Round
 
 _KNOWN_RULES = RULES[1:2]
@@ -32,6 +33,13 @@ _LIMIT_GROWTH = 2.0
 """How much longer the next round may take after one that was not solved in its time."""
 _QUICK_S = 1.0
 """Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
+
+_NEAR_THE_FLOOR = 1.5
+"""Times the working-set bound: below, a proof that nothing fits is looked for before any model."""
+_FIRST_REFUTATION_S = 0.1
+_SECOND_REFUTATION_S = 1.0
+_REFUTATION_SHARE = 0.5
+"""Of a round's time, for such a proof, while there is no plan."""
 
 
 def memory_cuts(task: Task) -> Found:
@@ -71,6 +79,7 @@ class _Search:
         self.graph = task.graph
         self.lifetimes = find_lifetimes(task.graph)
         self.relaxation = Relaxation(task, self.lifetimes)
+        self.refutation = Refutation(task)
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.improvement = Improvement(
             task, self.lifetimes, self.best, self.relaxation, is_closed=self.is_closed, report=self.report
@@ -84,9 +93,14 @@ class _Search:
         if store_all.peak_bytes <= self.task.budget_bytes and not self.task.absent_at_boundary:
             self.best.offer(store_all_schedule(self.graph), should_stop=self.task.is_over)
             return self.found("")
+        is_near_floor = self.task.budget_bytes < _NEAR_THE_FLOOR * bound
+        if is_near_floor:
+            self.refutation.attempt(_FIRST_REFUTATION_S)
         self.choose_first_slots(store_all.peak_step)
         self.take_known()
         self.improvement.try_once()
+        if is_near_floor and self.best.schedule is None:
+            self.refutation.attempt(_SECOND_REFUTATION_S)
         while not self.is_closed() and not self.task.is_over() and self.do_round():
             self.check_target()
         self.share()
@@ -127,6 +141,8 @@ class _Search:
         if self.is_closed() or (is_proven and self.task.elapsed_s() < _QUICK_S and self.refine(found)):
             return True
         self.improvement.seed()
+        if self.best.schedule is None:
+            self.refutation.attempt(max(_FIRST_REFUTATION_S, _REFUTATION_SHARE * found.wall_s))
         self.improvement.guess(found)
         is_refined = is_proven and self.refine(found)
         self.relaxation.is_unsolved = not is_proven and not self.relaxation.is_unsolved
