@@ -94,7 +94,7 @@ class _Builder:
         self._add_placeholders(tangents=True)
 
     def _run(self, index: int, node: fx.Node, *, is_recompute: bool) -> None:
-        target: Any = fake_storages.replacement(node)
+        target: Any = self._target(node)
         args: tuple[Any, ...] = node.args
         without_statistics = is_recompute and batch_norm.is_batch_norm(target, args)
         if without_statistics:
@@ -109,6 +109,10 @@ class _Builder:
         made = self._add(node, target, args, kwargs)
         self.runs += 1
         self._bind(node, made, batch_norm.RECOMPUTED_RESULTS if without_statistics else None)
+
+    def _target(self, node: fx.Node) -> Any:
+        """What runs in place of the node's target; a compiler knows only PyTorch's own ops."""
+        return fake_storages.replacement(node) if self.joint.eager_kernels else node.target
 
     def _add(self, node: fx.Node, target: Any, args: Any, kwargs: Any) -> fx.Node:
         made = self.graph.create_node("call_function", target, args, kwargs, name=node.name)
@@ -158,7 +162,7 @@ class _Builder:
             return args[0]  # type: ignore[no-any-return]
         made_from, made = self.views.get(key, (None, None))
         if made is None or made_from != (args, kwargs):
-            made = self._add(key, fake_storages.replacement(key), args, kwargs)
+            made = self._add(key, self._target(key), args, kwargs)
             self.views[key] = ((args, kwargs), made)
         return made
 

@@ -16,6 +16,8 @@ from remat.torch.backend import Backend
 from remat.torch.breaks import explain
 from remat.torch.eager.compile import EagerCall
 from remat.torch.eager.plan import EagerPlan
+from remat.torch.inductor.compile import InductorCall
+from remat.torch.inductor.plan import InductorPlan
 from remat.torch.joint_capture import MAX_SHAPES, compiled_call
 from remat.torch.measure import measure
 from remat.torch.progress import is_watched, measure_visibly
@@ -28,9 +30,10 @@ from remat_solver.plan import Plan
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
-Mode = Literal["exact", "eager"]
+Mode = Literal["exact", "eager", "inductor"]
 
-_EAGER_FIELDS = {"engine", "gap", "time_limit_s"}
+_MEASURING_FIELDS = {"engine", "gap", "time_limit_s"}
+"""What the modes that plan by trial steps take of `SolveOptions`."""
 
 
 class _PlannedCall:
@@ -82,6 +85,9 @@ class _PlannedCall:
             raise
 
 
+_OURS = (_PlannedCall, EagerCall, InductorCall)
+
+
 def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     model: _Model,
     *,
@@ -110,7 +116,10 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         plans by running trial steps at the first call; of the arguments it takes neither `max_overhead`, `plan`,
         `endpoint` nor pins. What it plans is the step that it sees: one that skips layers at random may take more
         another time. A forward that communicates (FSDP, tensor parallel) must be planned on every rank alike, which
-        trial steps don't promise: plan the modules inside.
+        trial steps don't promise: plan the modules inside. "inductor" compiles the step to fused kernels, as
+        `torch.compile` does by default, and plans those: results are equal to the plain compiled step's up to
+        rounding, not to the bit, which the first call checks (so that `verify` changes nothing). It plans by compiling
+        and running trial steps, needs a C++ compiler on the CPU, and takes what eager mode takes.
     endpoint: the URL of a solver service, where measured costs are shared too, so that the next job of the same model
         finds its plan; without it plans are made in this process.
     optimizer: whose state counts as memory; estimated before its first step.
@@ -127,22 +136,25 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     `PlanMismatch` or `VerificationFailed`, and then leaves the model as it was.
     """
     check_shapes(shapes, max_shapes)
-    if mode == "eager":
+    if mode in ("eager", "inductor"):
         given = {"max_overhead": max_overhead, "plan": plan, "endpoint": endpoint, "on_progress": on_progress}
-        _refuse_for_eager({**{name: value for name, value in given.items() if value is not None}, **solve_fields})
-        _attach_eager(
-            model,
-            budget,
-            optimizer=optimizer,
-            loss_fn=loss_fn,
-            reserve_bytes=reserve,
-            verify=verify,
-            **({"measure": measure_visibly(measure)} if (is_watched() if progress is None else progress) else {}),
+        given = {name: value for name, value in given.items() if value is not None}
+        _refuse_for_trials(mode, {**given, **solve_fields})
+        shows = is_watched() if progress is None else progress
+        settings = {
+            "optimizer": optimizer,
+            "loss_fn": loss_fn,
+            "reserve_bytes": reserve,
+            **({"measure": measure_visibly(measure)} if shows else {}),
             **solve_fields,
-        )
+        }
+        if mode == "eager":
+            _attach_trials(EagerCall, model, budget, mode, verify=verify, **settings)
+        else:
+            _attach_trials(InductorCall, model, budget, mode, max_shapes=max_shapes, **settings)
         return model
     if mode != "exact":
-        raise InvalidRequest(f"mode {mode!r} is unknown.", hint="Choose one of exact, eager.", field="mode")
+        raise InvalidRequest(f"mode {mode!r} is unknown.", hint="Choose one of exact, eager, inductor.", field="mode")
     backend = Backend(
         budget,
         max_overhead=max_overhead,
@@ -180,7 +192,7 @@ def remove(model: _Model) -> _Model:
     call = model._compiled_call_impl
     if isinstance(call, EagerCall):
         call.remove()
-    if isinstance(call, (_PlannedCall, EagerCall)):
+    if isinstance(call, _OURS):
         model._compiled_call_impl = None
     return model
 
@@ -195,6 +207,12 @@ def eager_plans(model: nn.Module) -> tuple[EagerPlan, ...]:
     """The plans of eager mode that were made for `model` so far, one per input shape; empty in exact mode."""
     call = model._compiled_call_impl
     return tuple(call.plans.values()) if isinstance(call, EagerCall) else ()
+
+
+def inductor_plans(model: nn.Module) -> tuple[InductorPlan, ...]:
+    """The plans of inductor mode that were made for `model` so far, one per input shape; empty in other modes."""
+    call = model._compiled_call_impl
+    return call.plans if isinstance(call, InductorCall) else ()
 
 
 def planned_loss_fn(model: nn.Module) -> Callable[[Any], Any] | None:
@@ -217,25 +235,26 @@ def attach(
     model._compiled_call_impl = _PlannedCall(model, backend, loss_fn, verify=verify, max_shapes=max_shapes)
 
 
-def _attach_eager(model: nn.Module, budget: str | int | None, **settings: Any) -> None:
+def _attach_trials(
+    kind: type[EagerCall | InductorCall], model: nn.Module, budget: str | int | None, mode: Mode, **settings: Any
+) -> None:
     if budget is None:
-        raise InvalidRequest("eager mode needs a budget.", hint='For example budget="8GiB".', field="budget")
+        raise InvalidRequest(f"{mode} mode needs a budget.", hint='For example budget="8GiB".', field="budget")
     _check_attachable(model)
     remove(model)
-    model._compiled_call_impl = EagerCall(model, parse_budget(budget), **settings)
+    model._compiled_call_impl = kind(model, parse_budget(budget), **settings)
 
 
-def _refuse_for_eager(given: dict[str, Any]) -> None:
-    unknown = sorted(set(given) - _EAGER_FIELDS)
+def _refuse_for_trials(mode: Mode, given: dict[str, Any]) -> None:
+    unknown = sorted(set(given) - _MEASURING_FIELDS)
     if unknown:
         raise InvalidRequest(
-            f"eager mode takes no {unknown[0]}.", hint='Leave it out, or use mode="exact".', field=unknown[0]
+            f"{mode} mode takes no {unknown[0]}.", hint='Leave it out, or use mode="exact".', field=unknown[0]
         )
 
 
 def _check_attachable(model: nn.Module) -> None:
-    ours = (_PlannedCall, EagerCall)
-    if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, ours):
+    if model._compiled_call_impl is not None and not isinstance(model._compiled_call_impl, _OURS):
         raise ApplyError("the model is compiled already.", hint="Give remat the model as it was before torch.compile.")
     if isinstance(model, torch._dynamo.eval_frame.OptimizedModule):
         raise ApplyError("this is torch.compile's wrapper, not the model.", hint="Give remat the model itself.")

@@ -52,7 +52,8 @@ class JointGraph:
     each random op, by op index; `unchecked` are the values that autograd saves without a version check
     (tensors put on `ctx` by hand). `loss_is_outside` says that some tangent is no scalar: the model returns
     more than a loss. `own_regions` counts the regions of `torch.utils.checkpoint` that the model brings: they
-    are not honoured, since the plan decides what is recomputed.
+    are not honoured, since the plan decides what is recomputed. `eager_kernels` says that eager mode's kernels run the
+    graph; a compiler that makes its own keeps to the trace.
     """
 
     graph: Graph
@@ -68,6 +69,7 @@ class JointGraph:
     loss_is_outside: bool
     own_regions: int
     device: torch.device
+    eager_kernels: bool = True
 
 
 @dataclass
@@ -75,6 +77,7 @@ class _Ops:
     """The op graph while it is being put together."""
 
     device: torch.device
+    replays_random: bool
     ops: list[Op] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
     value_count: int = 0
@@ -107,18 +110,24 @@ class _Ops:
         return tuple(made)
 
 
-def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "") -> JointGraph:
+def contract(
+    module: fx.GraphModule, *, forward_output_count: int, name: str = "", eager_kernels: bool = True
+) -> JointGraph:
     """The op graph of a joint graph, without costs (`fixed_bytes`, times and workspaces are zero).
+
+    Without `eager_kernels` the trace is taken at its word, and an op that draws random numbers runs just once: only
+    eager mode's generators can be set back.
 
     Raises `CaptureError` when shapes are symbolic, and for a model on the meta device.
     """
-    correct_layouts(module)
-    correct_fakes(module)
+    if eager_kernels:
+        correct_layouts(module)
+        correct_fakes(module)
     placeholders = module.graph.find_nodes(op="placeholder")
     outputs, mutated = _outputs(module, forward_output_count)
     forward, backward = order_nodes(module, outputs[:forward_output_count])
     example_tensors = [tensor for node in module.graph.nodes for tensor in _results(node)]
-    ops = _Ops(device=main_device(example_tensors))
+    ops = _Ops(device=main_device(example_tensors), replays_random=eager_kernels)
     if ops.device.type == "meta":
         raise CaptureError(
             "the model is on the meta device, whose ops are not those of a device that trains it.",
@@ -158,6 +167,7 @@ def contract(module: fx.GraphModule, *, forward_output_count: int, name: str = "
         loss_is_outside=any(tensor.numel() > 1 for node in tangents for tensor in _results(node)),
         own_regions=len({node.meta["ac_graph_id"] for node in module.graph.nodes if "ac_graph_id" in node.meta}),
         device=ops.device,
+        eager_kernels=eager_kernels,
     )
 
 
@@ -301,6 +311,7 @@ def _add_op(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase, *, p
     reads = frozenset().union(*(ops.reads[source] for source in node.all_input_nodes))
     inputs = frozenset().union(*(ops.inputs[source] for source in node.all_input_nodes))
     device = _random_device(node)
+    state_bytes = random_state.state_bytes(ops.device) if device is not None and ops.replays_random else 0
     writes = ops.new_values(_results(node), op_name(node))
     recomputable = (
         pure
@@ -308,6 +319,7 @@ def _add_op(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase, *, p
         and _is_pure(node.target)
         and not inputs & frozen
         and not {ops.owner.get(key) for key in frozen} & reads
+        and (device is None or ops.replays_random)
     )
     index = ops.add(
         Op(
@@ -316,7 +328,7 @@ def _add_op(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase, *, p
             reads=tuple(sorted(reads)),
             writes=writes,
             recomputable=recomputable,
-            recompute_state_bytes=random_state.state_bytes(ops.device) if device is not None else 0,
+            recompute_state_bytes=state_bytes,
             phase=phase,
             signature=_signature(node),
         ),

@@ -1,0 +1,15 @@
+"""Inductor mode: plans for models that PyTorch compiles to fused kernels.
+
+AOTAutograd traces the step, Inductor's own passes rewrite the trace, and a partitioner of ours cuts it into forward
+and backward as a plan says. Inductor then fuses and schedules as it does for any graph, so that a result is not equal
+to the bit to eager mode's (nor, always, to another compilation's), and a peak can only be measured:
+
+    partitioners.py   the two partitioners: PyTorch's own, watched, and one that follows a schedule
+    fusion.py         which ops became one kernel, and the op graph in which each such kernel is one op
+    kernel_costs.py   what kernels cost: arithmetic, and memory traffic at their edges only
+    rehearsal.py      a step's peak without compiling its kernels
+    planning.py       compile, run, measure, adjust, until the measured peak is within the budget
+    difference.py     whether a planned step's gradients are those of the plain compiled one
+    plan.py           the result
+    compile.py        the mode on a model
+"""
