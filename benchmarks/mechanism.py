@@ -1,17 +1,18 @@
 """python -m benchmarks.mechanism: what running a plan really costs, beside eager and PyTorch's own trace.
 
-For each of the demo's models: eager, `aot_eager`, the store-all plan and a plan for each budget, timed in one process,
-in a random order in every round. Ratios are medians over rounds of figures taken in the same round, so
-that a slow moment of the machine hits both sides. CPU time is free of what other processes take.
-Freed memory is kept in the process, for all of them alike.
+For each model: eager, `aot_eager`, the store-all plan and a plan for each budget, timed in one process, in a random
+order in every round. Ratios are medians over rounds of figures taken in the same round, so that a slow moment of the
+machine hits both sides, with a 95% interval (bootstrap). CPU time is free of what other processes take.
+Freed memory is kept in the process, for all of them alike. The model "tiny" has ops that take no time: what is left
+is the price of calling one.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -22,7 +23,10 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor, nn
 
+from benchmarks.peers.measuring import Ratio, ratio
+from benchmarks.peers.networks import NETWORKS
 from benchmarks.public import describe_machine
 from remat.models import DEMO_STEPS
 from remat.torch import Backend, Step, capture
@@ -38,18 +42,51 @@ from remat_solver.solve import solve
 
 Clock = dict[str, list[float]]
 
+TINY_LAYERS = 100
+TINY_WIDTH = 4
+
+
+class Tiny(nn.Module):
+    """Many ops on a few numbers each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(TINY_WIDTH, TINY_WIDTH) for _ in range(TINY_LAYERS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(layer(x)) + x
+        return x.sum()
+
+
+def _tiny_step() -> Step:
+    torch.manual_seed(0)
+    return Step(Tiny(), args=(torch.randn(2, TINY_WIDTH),))
+
+
+STEPS: dict[str, Callable[[], Step]] = {
+    "tiny": _tiny_step,
+    **DEMO_STEPS,
+    **{name: network.make_step for name, network in NETWORKS.items()},
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One way of running one model. Overheads are shares of the store-all plan's time; ratios are to eager."""
+    """One way of running one model. Overheads are shares of the store-all plan's time.
+
+    `cpu_us_per_op` is the least CPU time of a step, divided by the ops of the planned graph.
+    """
 
     model: str
     method: str
     ops: int
     peak_bytes: int
     predicted_peak_bytes: int | None
-    wall_ratio: float
-    cpu_ratio: float
+    wall_to_eager: Ratio
+    cpu_to_eager: Ratio
+    cpu_to_aot_eager: Ratio
+    cpu_us_per_op: float
     measured_overhead: float
     measured_cpu_overhead: float
     predicted_overhead: float | None
@@ -75,10 +112,12 @@ def bench_model(name: str, step: Step, budgets: list[float], rounds: int, cache:
             ops=len(graph),
             peak_bytes=graph.fixed_bytes + peaks[method],
             predicted_peak_bytes=plans[method].peak_bytes if method in plans else None,
-            wall_ratio=_paired(wall, method, "eager"),
-            cpu_ratio=_paired(cpu, method, "eager"),
-            measured_overhead=_paired(wall, method, "store-all") - 1,
-            measured_cpu_overhead=_paired(cpu, method, "store-all") - 1,
+            wall_to_eager=ratio(wall[method], wall["eager"]),
+            cpu_to_eager=ratio(cpu[method], cpu["eager"]),
+            cpu_to_aot_eager=ratio(cpu[method], cpu["aot_eager"]),
+            cpu_us_per_op=1e6 * min(cpu[method]) / len(graph),
+            measured_overhead=ratio(wall[method], wall["store-all"]).median - 1,
+            measured_cpu_overhead=ratio(cpu[method], cpu["store-all"]).median - 1,
             predicted_overhead=plans[method].overhead if method in plans else None,
         )
         for method in calls
@@ -115,6 +154,7 @@ def _time_interleaved(step: Step, calls: dict[str, Callable[..., Any]], rounds: 
     cpu: Clock = {method: [] for method in calls}
     shuffle = random.Random(0)
     for _ in range(rounds):
+        gc.collect()
         for method in shuffle.sample(list(calls), len(calls)):
             step.model.zero_grad(set_to_none=True)
             wall_start, cpu_start = time.perf_counter(), time.process_time()
@@ -124,15 +164,13 @@ def _time_interleaved(step: Step, calls: dict[str, Callable[..., Any]], rounds: 
     return wall, cpu
 
 
-def _paired(clock: Clock, method: str, base: str) -> float:
-    return statistics.median(one / other for one, other in zip(clock[method], clock[base], strict=True))
-
-
 def as_table(rows: list[Row]) -> Table:
     """The rows for people."""
     table = Table(title="The mechanism, measured: forward and backward")
-    for heading in ("model", "method", "ops", "peak MB", "predicted", "wall / eager", "CPU / eager"):
+    for heading in ("model", "method", "ops", "peak MB", "predicted", "wall / eager"):
         table.add_column(heading, justify="left" if heading in ("model", "method") else "right")
+    for heading in ("CPU / eager", "CPU / aot_eager", "CPU us per op"):
+        table.add_column(heading, justify="right")
     for heading in ("overhead %", "(CPU) %", "predicted %", "error (points)"):
         table.add_column(heading, justify="right")
     for row in rows:
@@ -143,11 +181,17 @@ def as_table(rows: list[Row]) -> Table:
             str(row.ops),
             f"{row.peak_bytes / 1e6:.2f}",
             "" if row.predicted_peak_bytes is None else f"{row.predicted_peak_bytes / 1e6:.2f}",
-            f"{row.wall_ratio:.3f}",
-            f"{row.cpu_ratio:.3f}",
+            f"{row.wall_to_eager.median:.3f}",
+            _with_interval(row.cpu_to_eager),
+            _with_interval(row.cpu_to_aot_eager),
+            f"{row.cpu_us_per_op:.1f}",
             *map(_percent, overheads),
         )
     return table
+
+
+def _with_interval(measured: Ratio) -> str:
+    return f"{measured.median:.3f} ({measured.low:.3f} to {measured.high:.3f})"
 
 
 def _percent(fraction: float | None) -> str:
@@ -157,21 +201,21 @@ def _percent(fraction: float | None) -> str:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.mechanism", description=__doc__)
-    parser.add_argument("--models", default=",".join(DEMO_STEPS), help="which of the demo's models")
-    parser.add_argument("--budgets", default="0.8,0.6,0.4", help="shares of the store-all peak")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--models", default=",".join(DEMO_STEPS), help=f"which of {', '.join(STEPS)}")
+    parser.add_argument("--budgets", default="0.8,0.6,0.4", help='shares of the store-all peak; "" for no plans')
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--threads", type=int, default=1, help="threads that run an op")
     parser.add_argument("--no-cache", action="store_true", help="measure ops anew instead of believing the cost cache")
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()
-    budgets = [float(budget) for budget in arguments.budgets.split(",")]
+    budgets = [float(budget) for budget in arguments.budgets.split(",") if budget]
     rows: list[Row] = []
     for name in arguments.models.split(","):
         cache = None if arguments.no_cache else CostCache()
-        rows += bench_model(name, DEMO_STEPS[name](), budgets, arguments.rounds, cache)
-    Console(width=None if sys.stdout.isatty() else 160).print(as_table(rows))
+        rows += bench_model(name, STEPS[name](), budgets, arguments.rounds, cache)
+    Console(width=None if sys.stdout.isatty() else 200).print(as_table(rows))
     if arguments.json:
         machine = {**describe_machine(), "torch": torch.__version__, "threads": str(arguments.threads)}
         document = {"machine": machine, "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}

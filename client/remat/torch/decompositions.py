@@ -3,8 +3,10 @@
 For some ops PyTorch registers a Python decomposition that takes the place of the kernel, and of its gradient, whenever
 a graph is traced: bilinear upsampling becomes a dozen pointwise ops, say. Results differ from eager's in the last
 bits. While our graphs are traced, those registrations are set aside, so that the tracer meets the very kernels that
-eager mode runs. Dropout on the CPU keeps its decomposition, whose mask is a quarter as large as the noise that
-eager mode saves, for those probabilities at which the two agree.
+eager mode runs. Dropout on the CPU is written as the same numbers in three steps: a mask of bytes, which are drawn, the
+noise that it is scaled to, and the product. The noise is what eager mode saves; the mask is a quarter as large, and
+makes it again in no time. PyTorch's decomposition gives other numbers for most probabilities, and is slower:
+its mask is of bools, which are turned into floats one by one.
 
 The registry is private to PyTorch and belongs to the process, so it is touched only while AOTAutograd traces one of our
 graphs, and put back however that ends.
@@ -13,12 +15,11 @@ graphs, and put back however that ends.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch._C import DispatchKey
@@ -54,7 +55,7 @@ def eager_kernels() -> Iterator[None]:
     with _tracing:
         aside = [(op, key, op.py_kernels.pop(key)) for op in _ops() for key in _KEYS if key in op.py_kernels]
         dropouts = {key: _DROPOUT.py_kernels[key] for key in _KEYS if key in _DROPOUT.py_kernels}
-        _DROPOUT.py_kernels.update({key: _exact_dropout(kernel) for key, kernel in dropouts.items()})
+        _DROPOUT.py_kernels.update(dict.fromkeys(dropouts, dropout_in_steps))
         _forget_dispatch()
         try:
             yield
@@ -65,22 +66,12 @@ def eager_kernels() -> Iterator[None]:
             _forget_dispatch()
 
 
-def _exact_dropout(decomposition: Callable[..., Any]) -> Callable[..., Any]:
-    """Dropout as its decomposition if that gives eager's numbers, else as PyTorch's own code for the device."""
-
-    def dropout(x: Tensor, p: float, train: bool) -> Any:
-        if x.device.type == "cpu" and train and p != 0 and scales_alike(p, x.dtype):
-            return decomposition(x, p, train)
-        return _DROPOUT._op_dk(DispatchKey.CompositeImplicitAutograd, x, p, train)
-
-    return dropout
-
-
-def scales_alike(p: float, dtype: torch.dtype) -> bool:
-    """Whether the CPU's two dropouts agree: one divides its noise by 1 - p, the other multiplies by 1 / (1 - p)."""
-    if dtype != torch.float32 or p == 1:
-        return True  # in half precision both round to the same factor (tried for every hundredth)
-    return bool(np.float32(1 / (1 - p)) == np.float32(1) / np.float32(1 - p))
+def dropout_in_steps(x: Tensor, p: float, train: bool) -> Any:
+    """Dropout; on the CPU in steps between which a plan can choose what to keep."""
+    if x.device.type == "cpu" and x.is_floating_point() and train and 0 < p < 1:
+        mask = torch.empty_like(x, dtype=torch.uint8).bernoulli_(1 - p)
+        return x * mask.to(x.dtype).div(1 - p)
+    return _DROPOUT._op_dk(DispatchKey.CompositeImplicitAutograd, x, p, train)
 
 
 def _forget_dispatch() -> None:

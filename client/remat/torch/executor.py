@@ -1,7 +1,8 @@
 """Runs an fx graph exactly as written, and frees each tensor right after its last use.
 
 The graph becomes one plain Python function. It is *boxed*: it takes its arguments as one list and empties
-it, so that saved tensors die in mid-backward (`functorch.compile.make_boxed_func` keeps them all alive).
+it, so that saved tensors die in mid-backward (`functorch.compile.make_boxed_func` keeps them all alive). Ops are called
+the quickest way that does the same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import fx
+
+from remat.torch.bindings import Call, quickest_targets
 
 BoxedFunction = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -39,6 +42,7 @@ class _Writer:
         self.targets: dict[Any, str] = {}
         self.locals: dict[fx.Node, str] = {}
         self.dying = _last_uses(module.graph)
+        self.quickest = quickest_targets(_calls_on_stand_ins(module.graph))
 
     def text(self) -> str:
         lines = ["def run(args):"]
@@ -71,7 +75,7 @@ class _Writer:
             return f"{self._argument(node.args[0])}[{self._argument(node.args[1])}]"
         arguments = [self._argument(argument) for argument in node.args]
         arguments += [f"{name}={self._argument(argument)}" for name, argument in node.kwargs.items()]
-        return f"{self._target(node.target)}({', '.join(arguments)})"
+        return f"{self._target(self.quickest.get(node, node.target))}({', '.join(arguments)})"
 
     def _target(self, target: Any) -> str:
         if target not in self.targets:
@@ -98,6 +102,15 @@ class _Writer:
         name = f"c{len(self.names)}"
         self.names[name] = value
         return name
+
+
+def _calls_on_stand_ins(graph: fx.Graph) -> dict[fx.Node, Call]:
+    """The calls of a graph, on the stand-ins that tracing left with its nodes; without those that lack one."""
+    return {
+        node: (node.target, *fx.map_arg((node.args, node.kwargs), lambda source: source.meta["val"]))
+        for node in graph.nodes
+        if node.op == "call_function" and all("val" in source.meta for source in node.all_input_nodes)
+    }
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -37,6 +37,9 @@ _NORMALISATIONS = (
 )
 _HALVES = (torch.float16, torch.bfloat16)
 
+view_or_copy = torch.reshape
+"""`aten.view`, or a copy of that shape where the strides allow no view."""
+
 
 def correct_fakes(module: fx.GraphModule) -> None:
     """Gives the nodes of a joint graph stand-ins whose storages are as large as the real ones."""
@@ -63,14 +66,6 @@ def replacement(node: fx.Node) -> Any:
 def bernoulli_in_place(onto: torch.Tensor, p: float, *, generator: torch.Generator | None = None) -> torch.Tensor:
     """`aten.bernoulli`, drawn in the memory order of `onto` as its in-place form does, whose trace this is."""
     return torch.empty_like(onto).bernoulli_(p, generator=generator)
-
-
-def view_or_copy(tensor: torch.Tensor, size: list[int]) -> torch.Tensor:
-    """`aten.view`, or a copy of that shape where the strides allow no view."""
-    try:
-        return aten.view.default(tensor, size)  # type: ignore[no-any-return]
-    except RuntimeError:
-        return aten.reshape.default(tensor, size)  # type: ignore[no-any-return]
 
 
 def functional_copy(onto: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

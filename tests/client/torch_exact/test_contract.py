@@ -25,25 +25,28 @@ def test_the_graph_of_a_layer_with_dropout() -> None:
     assert [op.name for op in graph.ops] == [
         "layers.0.addmm",
         "relu",
-        "dropout.native_dropout",
+        "dropout.empty_like",
+        "dropout.bernoulli",
+        "dropout._to_copy",
+        "dropout.div",
+        "dropout.mul",
         "pow_1",
         "mean",
         "boundary",
-        "div",
+        "div_1",
         "pow_2",
-        "mul",
         "mul_1",
-        "dropout.native_dropout_backward",
+        "mul_2",
+        "dropout.mul_3",
         "threshold_backward",
         "layers.0.mm",
         "layers.0.sum_1",
     ]
     forward = [op.phase for op in graph.ops]
-    assert forward == ["forward"] * 5 + ["none"] + ["backward"] * 8
-    dropout = graph.ops[2]
-    assert [value.size_bytes for value in dropout.writes] == [5 * WIDTH * 4, 5 * WIDTH]
-    assert [value.name for value in dropout.writes] == ["dropout.native_dropout", "dropout.native_dropout[1]"]
-    assert dropout.recompute_state_bytes == torch.get_rng_state().nbytes
+    assert forward == ["forward"] * 9 + ["none"] + ["backward"] * 8
+    _, mask, _, noise, dropped = graph.ops[2:7]
+    assert [op.writes[0].size_bytes for op in (mask, noise, dropped)] == [5 * WIDTH, 5 * WIDTH * 4, 5 * WIDTH * 4]
+    assert [op.recompute_state_bytes for op in (mask, noise)] == [torch.get_rng_state().nbytes, 0]
     assert all(op.time_ns == op.workspace_bytes == 0 for op in graph.ops)
     assert all(op.signature for op in graph.ops if op.name != "boundary")
 

@@ -72,15 +72,29 @@ def test_the_registry_is_put_back() -> None:
     assert (bilinear.py_kernels, dropout.py_kernels) == before
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("p", [0.1, 0.15, 0.2, 0.25, 0.5, 0.75, 0.35])
-def test_the_small_mask_is_used_just_where_it_agrees(p: float, dtype: torch.dtype) -> None:
-    x = torch.linspace(0.1, 3, 1000, dtype=dtype)
-    torch.manual_seed(0)
-    eager = functional.dropout(x, p)
-    torch.manual_seed(0)
-    decomposed = torch.native_dropout(x, p, True)[0]
-    assert torch.equal(eager, decomposed) is decompositions.scales_alike(p, dtype)
+LAYOUTS: dict[str, Function] = {
+    "contiguous": lambda x: x,
+    "transposed": lambda x: x.transpose(1, 3),
+    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
+    "with gaps": lambda x: x[..., ::2],
+    "expanded": lambda x: x[:, :1].expand(-1, 4, -1, -1),
+    "a number": lambda x: x[0, 0, 0, 0],
+    "empty": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_dropout_in_steps_is_dropout(layout: str, dtype: torch.dtype) -> None:
+    x = LAYOUTS[layout](torch.linspace(0.1, 3, 2 * 3 * 7 * 8, dtype=dtype).view(2, 3, 7, 8))
+    for p in (0, 0.1, 0.15, 0.2, 0.35, 0.5, 0.9, 1):
+        torch.manual_seed(0)
+        eager, state = functional.dropout(x, p), torch.get_rng_state()
+        torch.manual_seed(0)
+        in_steps = decompositions.dropout_in_steps(x, p, True)
+        assert torch.equal(eager, in_steps)
+        assert eager.stride() == in_steps.stride()
+        assert torch.equal(state, torch.get_rng_state())
 
 
 def test_a_view_that_the_kernels_layout_forbids_is_copied() -> None:
