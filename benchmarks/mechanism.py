@@ -23,10 +23,9 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
 
+from benchmarks.networks.steps import STEPS
 from benchmarks.peers.measuring import Ratio, ratio
-from benchmarks.peers.networks import NETWORKS
 from benchmarks.public import describe_machine
 from remat.models import DEMO_STEPS
 from remat.torch import Backend, Step, capture
@@ -41,34 +40,6 @@ from remat_solver.plan import Plan
 from remat_solver.solve import solve
 
 Clock = dict[str, list[float]]
-
-TINY_LAYERS = 100
-TINY_WIDTH = 4
-
-
-class Tiny(nn.Module):
-    """Many ops on a few numbers each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(TINY_WIDTH, TINY_WIDTH) for _ in range(TINY_LAYERS))
-
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = torch.tanh(layer(x)) + x
-        return x.sum()
-
-
-def _tiny_step() -> Step:
-    torch.manual_seed(0)
-    return Step(Tiny(), args=(torch.randn(2, TINY_WIDTH),))
-
-
-STEPS: dict[str, Callable[[], Step]] = {
-    "tiny": _tiny_step,
-    **DEMO_STEPS,
-    **{name: network.make_step for name, network in NETWORKS.items()},
-}
 
 
 @dataclass(frozen=True, kw_only=True)

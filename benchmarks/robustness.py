@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.networks.steps import STEPS
 from benchmarks.public import describe_machine
-from remat.models import DEMO_STEPS
 from remat.torch import capture
 from remat.torch.measure import measure
 from remat_solver.graph import Graph
@@ -51,7 +51,7 @@ class Row:
 def measure_afresh(model: str) -> Graph:
     """The model's graph with costs of this process's own."""
     torch.set_num_threads(1)
-    return measure(capture(DEMO_STEPS[model]()), cache=None)
+    return measure(capture(STEPS[model]()), cache=None)
 
 
 def compare(model: str, graphs: list[Graph], budget_fraction: float, time_limit_s: float) -> Row:
@@ -95,7 +95,7 @@ def as_table(rows: list[Row]) -> Table:
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.robustness", description=__doc__)
-    parser.add_argument("--models", default=",".join(DEMO_STEPS), help="which of the demo's models")
+    parser.add_argument("--models", default="gpt,resnet,unet,vit12", help=f"which of {', '.join(STEPS)}")
     parser.add_argument("--budgets", default="0.6,0.4", help="shares of the store-all peak")
     parser.add_argument("--runs", type=int, default=5, help="processes that measure")
     parser.add_argument("--time-limit", type=float, default=30.0, help="seconds for each solve")
