@@ -79,7 +79,7 @@ class _Search:
         self.graph = task.graph
         self.lifetimes = find_lifetimes(task.graph)
         self.relaxation = Relaxation(task, self.lifetimes)
-        self.refutation = Refutation(task)
+        self.refutation = Refutation(task, self.lifetimes)
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.improvement = Improvement(
             task, self.lifetimes, self.best, self.relaxation, is_closed=self.is_closed, report=self.report

@@ -1,24 +1,34 @@
-"""Attempts to prove that nothing fits, by tracing ops back, each deeper than the one before."""
+"""Attempts to prove that nothing fits, each deeper than the one before.
+
+All schedules followed back together from their end prove most (`backward_walk`), as long as they want few values at
+once; single ops traced back (`regression`) prove what can be seen at one place of a graph whose other places are roomy.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 
+from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.regression import Regression
+from remat_solver.strategies.backward_walk import least_reachable_bytes
 from remat_solver.strategies.base import Task
 
 _MOST_OPS = 64
 """Only so many of the ops that need the most memory are traced, the first of them deepest."""
 _FIRST_NODES = 30
 _GROWTH = 4
+_FIRST_WALK, _LAST_WALK = 40_000, 400_000
+"""Steps of a walk over all schedules, in the first attempt and at most in a later one."""
 
 
 class Refutation:
     """Keeps its place between attempts."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, lifetimes: Lifetimes) -> None:
         self.task = task
+        self.lifetimes = lifetimes
+        self.walk_effort = _FIRST_WALK
         self.regression = Regression(task.graph)
         self.questions = self._deeper_and_deeper()
         self.stop_s = 0.0
@@ -27,6 +37,7 @@ class Refutation:
         """Goes on for so long; raises `InfeasibleBudget` with proof scope "order" if nothing fits the budget."""
         self.stop_s = time.monotonic() + seconds
         budget = self.task.budget_bytes
+        self._walk()
         for op, node_limit in self.questions:
             bound = self._bound_bytes(op, node_limit, enough=budget)
             if bound > budget:
@@ -35,6 +46,19 @@ class Refutation:
                 raise self.task.infeasible(proof_scope="order", below_bytes=below)
             if self._is_over():
                 return
+
+    def _walk(self) -> None:
+        if self.walk_effort > _LAST_WALK:
+            return
+        needed, more = self.task.budget_bytes, self._needed_bytes(self.task.budget_bytes)
+        while more is not None:
+            needed, more = more, self._needed_bytes(more)
+        if needed > self.task.budget_bytes:
+            raise self.task.infeasible(proof_scope="order", below_bytes=needed)
+        self.walk_effort *= _GROWTH
+
+    def _needed_bytes(self, budget_bytes: int) -> int | None:
+        return least_reachable_bytes(self.lifetimes, budget_bytes, effort=self.walk_effort, should_stop=self._is_over)
 
     def _bound_bytes(self, op: int, node_limit: int, *, at_least: int = 0, enough: int | None = None) -> int:
         return self.regression.bound_bytes(
