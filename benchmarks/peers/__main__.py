@@ -2,7 +2,9 @@
 
 Every network gets a process of its own, in which all contenders run the same step on the same batch: the unmodified
 model, `torch.utils.checkpoint` around blocks, selective checkpointing, `activation_memory_budget` at each setting,
-and plans for the same peaks. Rounds are interleaved in a random order; ratios are to the plain run of the same round.
+and plans for the same peaks. With `--compiled` all of it under Inductor: `torch.compile` by itself, the same with
+`activation_memory_budget`, and inductor mode. Rounds are interleaved in a random order; ratios are to the plain run
+of the same round.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import torch
 
 from benchmarks.peers import tables
 from benchmarks.peers.comparison import Comparison, Row, compare_named
+from benchmarks.peers.compiled import compare_compiled_named
 from benchmarks.peers.contenders import FAMILIES
 from benchmarks.peers.measuring import Ratio
 from benchmarks.peers.networks import NETWORKS
@@ -36,9 +39,11 @@ def main() -> int:
         # A process each: compilers and allocators start afresh.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(max_workers=1, mp_context=context) as pool:
-            comparisons.append(
-                pool.submit(compare_named, name, families, targets, arguments.rounds, arguments.time_limit).result()
-            )
+            if arguments.compiled:
+                job = pool.submit(compare_compiled_named, name, targets, arguments.rounds)
+            else:
+                job = pool.submit(compare_named, name, families, targets, arguments.rounds, arguments.time_limit)
+            comparisons.append(job.result())
         if arguments.json:
             _write(arguments.json, comparisons)
     _print_tables(comparisons)
@@ -49,6 +54,7 @@ def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--networks", default=",".join(NETWORKS), help="which, comma-separated")
     parser.add_argument("--families", default=",".join(FAMILIES), help="which contenders, beside the plain run")
+    parser.add_argument("--compiled", action="store_true", help="the second class: all contenders under Inductor")
     parser.add_argument("--targets", default="0.8,0.6,0.5,0.4", help="shares of the plain run's measured peak")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
@@ -80,18 +86,26 @@ def _read_comparison(item: dict[str, Any]) -> Comparison:
     rows = []
     for row in item["rows"]:
         ratios = {key: Ratio(**row[key]) if row[key] else None for key in ("wall", "cpu")}
-        rows.append(Row(**{**row, **ratios}))
+        right = row.get("gradients_right", row["loss_and_gradients_identical"])  # files of before have no such field
+        rows.append(Row(**{**row, **ratios, "gradients_right": right}))
     lists = {name: tuple(item[name]) for name in ("families", "targets")}
     return Comparison(**{**item, **lists, "rows": tuple(rows)})
 
 
 def _print_tables(parts: list[Comparison]) -> None:
+    for contest in (tables.OP_BY_OP, tables.COMPILED):
+        members = [part for part in parts if tables.class_of(part) is contest]
+        if members:
+            _print_class(contest, tables.merged(members))
+
+
+def _print_class(contest: tables.Class, comparisons: list[Comparison]) -> None:
     out = sys.stdout
-    comparisons = tables.merged(parts)
+    out.write(f"\nThe plain run is {contest.plain}.\n")
     out.write(
         "\nThe fastest setting of each family within a peak: CPU time over the plain run's (wall), peak reached.\n\n"
     )
-    out.write(tables.as_markdown(tables.TARGET_HEAD, tables.by_target(comparisons)) + "\n")
+    out.write(tables.as_markdown(contest.target_head, tables.by_target(comparisons)) + "\n")
     out.write("\nEach peer with right gradients, and the plan for its measured peak.\n\n")
     out.write(tables.as_markdown(tables.PEER_HEAD, tables.by_peer(comparisons)) + "\n")
     out.write("\nEvery contender that was timed, with 95% intervals.\n\n")

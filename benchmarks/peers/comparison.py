@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from rich.console import Console
@@ -14,6 +13,7 @@ from benchmarks.peers import contenders
 from benchmarks.peers.contenders import Contender
 from benchmarks.peers.measuring import (
     Ratio,
+    Times,
     Training,
     are_equal,
     largest_difference,
@@ -39,7 +39,8 @@ class Row:
 
     Peaks are bytes of forward and backward above weights, optimizer state and batch. Ratios are to the plain run of
     the same round; None where the contender was not timed, because another setting of its family has both a lower
-    peak and less to recompute. `largest_difference` is that of any gradient, as a share of its largest entry.
+    peak and less to recompute. Gradients are right if identical, or under Inductor close; `largest_difference` is that
+    of any gradient, as a share of its largest entry.
     """
 
     network: str
@@ -51,6 +52,7 @@ class Row:
     predicted_peak_bytes: int | None
     predicted_overhead: float | None
     loss_and_gradients_identical: bool
+    gradients_right: bool
     buffers_identical: bool
     largest_difference: float
     wall: Ratio | None
@@ -78,7 +80,7 @@ class Comparison:
 
 
 @dataclass(kw_only=True)
-class _Bench:
+class Bench:
     """The contenders of one network as they come in, with what was seen of each."""
 
     network: str
@@ -87,6 +89,8 @@ class _Bench:
     entered: list[Contender]
     trained: dict[str, Training]
     peaks: dict[str, int]
+    tolerance: float = 0.0
+    """How far gradients may be from the plain ones, as a share of the largest entry, and still count as right."""
 
     def enter(self, contender: Contender) -> None:
         """Trains it and takes its peak (which also compiles it)."""
@@ -95,22 +99,24 @@ class _Bench:
         self.entered.append(contender)
 
     def has_right_gradients(self, contender: Contender) -> bool:
-        """Whether losses and gradients equal the plain ones."""
+        """Whether losses and gradients equal the plain ones (or, with a tolerance, whether gradients are close)."""
         mine = self.trained[contender.name]
-        return are_equal(mine.losses, self.reference.losses) and are_equal(mine.gradients, self.reference.gradients)
+        if self.tolerance:
+            return largest_difference(mine.gradients, self.reference.gradients) <= self.tolerance
+        return _is_identical(mine, self.reference)
 
 
 def compare_named(
     name: str, families: tuple[str, ...], targets: tuple[float, ...], rounds: int, time_limit_s: float
 ) -> Comparison:
     """`compare` for a process of its own; says on stderr what it is doing."""
+    return compare(name, NETWORKS[name], families, targets, rounds, time_limit_s, announcer(name))
+
+
+def announcer(name: str) -> Announce:
+    """Says on stderr what the comparison of this network is doing."""
     console = Console(stderr=True, highlight=False)
-    announce = partial(_announce, console, name)
-    return compare(name, NETWORKS[name], families, targets, rounds, time_limit_s, announce)
-
-
-def _announce(console: Console, name: str, text: str) -> None:
-    console.print(f"{name}: {text}")
+    return lambda text: console.print(f"{name}: {text}")
 
 
 def compare(
@@ -142,6 +148,21 @@ def compare(
     timed = [contender for contender in bench.entered if _is_worth_timing(bench, contender)]
     announce(f"timing {len(timed)} contenders")
     times = time_interleaved(timed, rounds)
+    return Comparison(
+        network=name,
+        families=families,
+        ops=len(graph),
+        plain_peak_bytes=bench.plain_peak,
+        targets=targets,
+        rounds=rounds,
+        started=started,
+        rows=rows_of(bench, times),
+        unplanned=unplanned,
+    )
+
+
+def rows_of(bench: Bench, times: dict[str, Times]) -> tuple[Row, ...]:
+    """A row for everyone who entered; `times` has those who were timed."""
     base = times[contenders.PLAIN]
     rows = []
     for contender in bench.entered:
@@ -154,24 +175,14 @@ def compare(
                 ratio(own.cpu_s, base.cpu_s) if own else None,
             )
         )
-    return Comparison(
-        network=name,
-        families=families,
-        ops=len(graph),
-        plain_peak_bytes=bench.plain_peak,
-        targets=targets,
-        rounds=rounds,
-        started=started,
-        rows=tuple(rows),
-        unplanned=unplanned,
-    )
+    return tuple(rows)
 
 
-def _with_peers(name: str, step: Step, network: Network, families: tuple[str, ...], announce: Announce) -> _Bench:
+def _with_peers(name: str, step: Step, network: Network, families: tuple[str, ...], announce: Announce) -> Bench:
     announce("the plain run")
     plain = contenders.plain(step)
     reference = train(plain)
-    bench = _Bench(
+    bench = Bench(
         network=name,
         reference=reference,
         plain_peak=peak_bytes(plain),
@@ -193,7 +204,7 @@ def _with_peers(name: str, step: Step, network: Network, families: tuple[str, ..
 
 
 def _enter_plans(
-    bench: _Bench, step: Step, graph: Graph, targets: tuple[float, ...], time_limit_s: float, announce: Announce
+    bench: Bench, step: Step, graph: Graph, targets: tuple[float, ...], time_limit_s: float, announce: Announce
 ) -> dict[str, str]:
     """Plans for every target and every peer's peak; equal schedules run once. Returns what found no plan, and why."""
     wanted = {f"at {target:.0%}": int(target * bench.plain_peak) for target in targets}
@@ -216,7 +227,7 @@ def _enter_plans(
     return unplanned
 
 
-def _enter_eager(bench: _Bench, step: Step, targets: tuple[float, ...], announce: Announce) -> dict[str, str]:
+def _enter_eager(bench: Bench, step: Step, targets: tuple[float, ...], announce: Announce) -> dict[str, str]:
     """Eager mode at every target."""
     unplanned = {}
     for target in targets:
@@ -229,12 +240,12 @@ def _enter_eager(bench: _Bench, step: Step, targets: tuple[float, ...], announce
     return unplanned
 
 
-def _is_worth_meeting(bench: _Bench, peer: Contender) -> bool:
+def _is_worth_meeting(bench: Bench, peer: Contender) -> bool:
     below_plain = bench.peaks[peer.name] < bench.plain_peak
     return below_plain and bench.has_right_gradients(peer) and _is_worth_timing(bench, peer)
 
 
-def _is_worth_timing(bench: _Bench, contender: Contender) -> bool:
+def _is_worth_timing(bench: Bench, contender: Contender) -> bool:
     """Not a memory budget whose peak a larger budget reaches too: that one recomputes less."""
     if contender.family != contenders.MEMORY_BUDGET:
         return True
@@ -246,7 +257,11 @@ def _is_worth_timing(bench: _Bench, contender: Contender) -> bool:
     )
 
 
-def _row(bench: _Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | None) -> Row:
+def _is_identical(one: Training, other: Training) -> bool:
+    return are_equal(one.losses, other.losses) and are_equal(one.gradients, other.gradients)
+
+
+def _row(bench: Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | None) -> Row:
     mine = bench.trained[contender.name]
     peak = bench.peaks[contender.name]
     return Row(
@@ -258,7 +273,8 @@ def _row(bench: _Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | N
         budget_bytes=contender.budget_bytes,
         predicted_peak_bytes=contender.predicted_peak_bytes,
         predicted_overhead=contender.predicted_overhead,
-        loss_and_gradients_identical=bench.has_right_gradients(contender),
+        loss_and_gradients_identical=_is_identical(mine, bench.reference),
+        gradients_right=bench.has_right_gradients(contender),
         buffers_identical=are_equal(mine.buffers, bench.reference.buffers),
         largest_difference=largest_difference(mine.gradients, bench.reference.gradients),
         wall=wall,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,11 @@ from remat.torch import Backend, Step
 from remat.torch.allocation import tensors_in
 from remat.torch.both_ways import restored
 from remat.torch.compile import eager_plans
+from remat.torch.inductor.partitioners import plain_backend
+from remat.torch.inductor.planning import Surveyed
 from remat.torch.joint_capture import compiled_call
 from remat.torch.resident import fixed_bytes, model_tensors
+from remat_solver.budget import Budget
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 
@@ -35,6 +38,11 @@ SELECTIVE = "selective"
 MEMORY_BUDGET = "memory budget"
 EXACT = "remat exact"
 EAGER = "remat eager"
+COMPILED_MEMORY_BUDGET = "compiled memory budget"
+INDUCTOR = "remat inductor"
+COMPILED_FAMILIES = (COMPILED_MEMORY_BUDGET, INDUCTOR)
+"""The second class, under Inductor; its plain run is `torch.compile` by itself."""
+
 FAMILIES = (TRACED, CHECKPOINT, SELECTIVE, MEMORY_BUDGET, EXACT, EAGER)
 
 BUDGET_SETTINGS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
@@ -138,6 +146,30 @@ def eager(step: Step, above_start_bytes: int, setting: str) -> Contender:
     )
 
 
+def compiled_plain(step: Step) -> Contender:
+    """What `torch.compile` does by itself."""
+    return _compiled(step, PLAIN, "", plain_backend())
+
+
+def compiled_memory_budget(step: Step, budget: float) -> Contender:
+    """`activation_memory_budget` under Inductor."""
+    return _compiled(step, COMPILED_MEMORY_BUDGET, f"{budget}", _with_budget(plain_backend(), budget))
+
+
+def inductor(step: Step, surveyed: Surveyed, above_start_bytes: int, setting: str) -> Contender:
+    """Our inductor mode, planned here on the surveyed step and compiled for a copy. Raises `InfeasibleBudget`."""
+    fixed = surveyed.bench.resident_bytes
+    with restored(surveyed.bench.step):
+        planned = surveyed.plan(Budget(budget_bytes=fixed + above_start_bytes))
+    contender = _compiled(step, INDUCTOR, setting, planned.backend)
+    return replace(
+        contender,
+        budget_bytes=above_start_bytes,
+        predicted_peak_bytes=planned.plan.predicted_peak_bytes - fixed,
+        predicted_overhead=planned.plan.plan.overhead if planned.plan.plan else 0.0,
+    )
+
+
 def _compiled(step: Step, family: str, setting: str, backend: Callable[..., Any]) -> Contender:
     own = copy.deepcopy(step)
     call = compiled_call(own.model, backend, own.loss_fn)
@@ -173,12 +205,16 @@ def _every_second_product() -> Callable[..., CheckpointPolicy]:
 
 
 def _budget_backend(budget: float) -> Callable[..., Any]:
-    """`aot_eager` whose partitioner sees the setting; set around the compilation, which may come late."""
-    aot_eager = torch._dynamo.lookup_backend("aot_eager")
+    """`aot_eager` whose partitioner sees the setting."""
+    return _with_budget(torch._dynamo.lookup_backend("aot_eager"), budget)
+
+
+def _with_budget(compile_graph: Callable[..., Any], budget: float) -> Callable[..., Any]:
+    """The backend with the setting put around the compilation, which may come late."""
 
     def backend(module: fx.GraphModule, inputs: Any, **options: Any) -> Any:
         with functorch_config.patch(activation_memory_budget=budget):
-            return aot_eager(module, inputs, **options)
+            return compile_graph(module, inputs, **options)
 
     return backend
 

@@ -13,6 +13,7 @@ from remat.torch.contract import JointGraph, contract
 from remat.torch.inductor.difference import largest_difference, tolerance
 from remat.torch.inductor.fusion import FusedGraph, fuse
 from remat.torch.inductor.kernel_costs import with_kernel_times
+from remat.torch.inductor.products import NEAR, keep_products_in_place
 from remat_solver.graph import Graph, Op, Value
 from remat_solver.simulate import simulate, store_all_schedule
 
@@ -127,3 +128,23 @@ def test_random_ops_of_a_compiler_run_once() -> None:
     ours, eager = (contract(module, forward_output_count=0, eager_kernels=choice) for choice in (False, True))
     recomputable = [[op.recomputable for op in joint.graph.ops if "bernoulli" in op.name] for joint in (ours, eager)]
     assert recomputable == [[False], [True]]
+
+
+@pytest.mark.parametrize("between", [2, 20])
+def test_a_far_product_is_hidden_from_its_sum(between: int) -> None:
+    graph = fx.Graph()
+    sources = [graph.placeholder("wide"), graph.placeholder("tall")]
+    product = graph.call_function(torch.ops.aten.mm.default, tuple(sources))
+    other = graph.placeholder("other")
+    for _ in range(between):
+        other = graph.call_function(torch.ops.aten.neg.default, (other,))
+    total = graph.call_function(torch.ops.aten.add.Tensor, (product, other))
+    with torch._subclasses.FakeTensorMode():
+        sources[0].meta["val"], sources[1].meta["val"] = torch.empty(2, 64), torch.empty(64, 3)
+        product.meta["val"] = torch.empty(2, 3)
+    graph.output((total,))
+    keep_products_in_place(graph)
+    assert (total.args[0] is product) == (between < NEAR)
+    module = fx.GraphModule({}, graph)
+    wide, tall, rest = torch.randn(2, 64), torch.randn(64, 3), torch.randn(2, 3)
+    assert torch.equal(module(wide, tall, rest)[0], wide @ tall + rest)

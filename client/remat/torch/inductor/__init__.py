@@ -5,6 +5,7 @@ and backward as a plan says. Inductor then fuses and schedules as it does for an
 to the bit to eager mode's (nor, always, to another compilation's), and a peak can only be measured:
 
     partitioners.py   the two partitioners: PyTorch's own, watched, and one that follows a schedule
+    products.py       keeping matrix products where a plan runs them
     fusion.py         which ops became one kernel, and the op graph in which each such kernel is one op
     kernel_costs.py   what kernels cost: arithmetic, and memory traffic at their edges only
     rehearsal.py      a step's peak without compiling its kernels

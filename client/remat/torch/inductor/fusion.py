@@ -12,6 +12,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import torch
+from torch import fx
+
 from remat.torch.contract import JointGraph
 from remat_solver.graph import Graph, Op, Value
 
@@ -31,27 +34,51 @@ class FusedGraph:
 def fuse(joint: JointGraph, kernels: Sequence[frozenset[str]], stored: AbstractSet[str]) -> FusedGraph:
     """Contracts the ops of each kernel, which is given by the names of its nodes, as far as a plan may.
 
+    An op that runs just once stays alone, so that the rest of its kernel can be recomputed. So does an op that belongs
+    to another phase than its kernel's first op. What no kernel claims (PyTorch's partitioner drops what is computed
+    twice) joins the one kernel that reads it, if it works element by element. Kernels that would wait for each other
+    are taken apart again.
+
     A result that no kernel stored (`stored` names those that were) takes no memory, unless a plan may keep it from
     forward to backward.
-
-    An op that runs just once stays alone, so that the rest of its kernel can be recomputed. So does every op that no
-    kernel claims, or that belongs to another phase than its kernel's first op. Kernels that would wait for each
-    other are taken apart again.
     """
     numbers = {node.name: op for op, node in enumerate(joint.nodes) if node is not None}
     free = {op for op in numbers.values() if joint.graph.ops[op].recomputable}
-    groups: list[tuple[int, ...]] = []
+    groups: list[list[int]] = []
     for names in kernels:
         members = sorted({numbers[name] for name in names if name in numbers} & free)
         members = [op for op in members if joint.graph.ops[op].phase == joint.graph.ops[members[0]].phase]
         free.difference_update(members)
-        if len(members) > 1:
-            groups.append(tuple(members))
-    grouped = {op for members in groups for op in members}
-    groups += [(op,) for op in range(len(joint.graph)) if op not in grouped]
+        if members:
+            groups.append(members)
     seen = frozenset().union(*kernels)
-    in_registers = {op for name, op in numbers.items() if name in seen and name not in stored}
-    return _Contraction(_without_registers(joint.graph, in_registers), groups).contract()
+    unclaimed = {op for name, op in numbers.items() if name not in seen and _is_elementwise(joint.nodes[op])}
+    _join_readers(joint.graph, groups, sorted(unclaimed & free, reverse=True))
+    grouped = {op for members in groups for op in members}
+    alone = [(op,) for op in range(len(joint.graph)) if op not in grouped]
+    in_registers = {op for name, op in numbers.items() if name in seen and name not in stored} | unclaimed
+    graph = _without_registers(joint.graph, in_registers)
+    return _Contraction(graph, [*(tuple(sorted(members)) for members in groups), *alone]).contract()
+
+
+def _is_elementwise(node: fx.Node | None) -> bool:
+    """Whether Inductor computes the node's result inside whatever reads it: element by element, or out of nothing."""
+    if node is None or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    return torch.Tag.pointwise in node.target.tags or not node.all_input_nodes
+
+
+def _join_readers(graph: Graph, groups: list[list[int]], ops: list[int]) -> None:
+    """Puts each op, readers first, into the group that holds all its readers, if there is one in its phase."""
+    home = {op: number for number, members in enumerate(groups) for op in members}
+    for op in ops:
+        readers = {reader for value in graph.written_by(op) for reader in graph.readers[value]}
+        homes = {home.get(reader, -1) for reader in readers}
+        if len(homes) != 1 or -1 in homes or any(graph.ops[reader].phase != graph.ops[op].phase for reader in readers):
+            continue
+        (number,) = homes
+        groups[number].append(op)
+        home[op] = number
 
 
 def _without_registers(graph: Graph, ops: set[int]) -> Graph:

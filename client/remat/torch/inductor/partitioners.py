@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch._inductor.custom_graph_pass import CustomPartitionerFn
 
 from remat.torch.build import build
 from remat.torch.contract import JointGraph, contract
+from remat.torch.inductor.products import keep_products_in_place
 from remat_solver.errors import ApplyError, PlanMismatch
 
 Modules = tuple[fx.GraphModule, fx.GraphModule]
@@ -80,6 +81,8 @@ class _PlannedPartitioner(CustomPartitionerFn):
                 hint="Something that the trace depends on changed (requires_grad, a flag): compile the model anew.",
             )
         built = build(joint, self.schedule)
+        keep_products_in_place(built.forward.graph)
+        keep_products_in_place(built.backward.graph)
         return built.forward, built.backward
 
     def uuid(self) -> str:
@@ -91,6 +94,7 @@ class _PlannedPartitioner(CustomPartitionerFn):
 
 
 Backend = Callable[..., Any]
+_DEFAULTS: Mapping[str, Any] = {}
 
 
 def plain_backend() -> Backend:
@@ -108,9 +112,9 @@ def watched_backend(sighting: Sighting) -> Backend:
     return _backend({"custom_partitioner_fn": _WatchedPartitioner(sighting), "_post_fusion_custom_pass": note})
 
 
-def planned_backend(schedule: tuple[int, ...], structure_hash: str) -> Backend:
-    """Compiles what the schedule says. Raises `PlanMismatch` where another graph arrives."""
-    return _backend({"custom_partitioner_fn": _PlannedPartitioner(schedule, structure_hash)})
+def planned_backend(schedule: tuple[int, ...], structure_hash: str, settings: Mapping[str, Any] = _DEFAULTS) -> Backend:
+    """Compiles what the schedule says, under further settings. Raises `PlanMismatch` where another graph arrives."""
+    return _backend({"custom_partitioner_fn": _PlannedPartitioner(schedule, structure_hash), **settings})
 
 
 def _backend(settings: dict[str, Any]) -> Backend:

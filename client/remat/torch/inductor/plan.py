@@ -41,7 +41,7 @@ class InductorPlan:
     measured_peak_bytes: int
     largest_difference: float
     trials: int
-    compile_s: float
+    plan_s: float
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The facts, then the costliest kernels that run again."""
@@ -73,5 +73,5 @@ class InductorPlan:
             ("kernels", f"{self.kernels} of {self.ops} ops; {again} kernel runs more than once"),
             ("exactness", "equal to the plain compiled step up to rounding, not to the bit"),
             ("largest difference", f"{self.largest_difference:.1e} of a tensor's norm"),
-            ("took", f"{self.compile_s:.1f} s"),
+            ("planning took", f"{self.plan_s:.1f} s"),
         ]

@@ -7,8 +7,9 @@ question is shifted by what the prediction was off by. The plan that is taken is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -16,10 +17,18 @@ import torch
 
 from remat.torch.allocation import main_device, tensors_in
 from remat.torch.both_ways import Outcome, run_once, run_unmeasured
+from remat.torch.contract import JointGraph
 from remat.torch.inductor.difference import largest_difference, tolerance
 from remat.torch.inductor.fusion import FusedGraph, fuse
 from remat.torch.inductor.kernel_costs import with_kernel_times
-from remat.torch.inductor.partitioners import Backend, Sighting, planned_backend, require_compiler, watched_backend
+from remat.torch.inductor.partitioners import (
+    Backend,
+    Sighting,
+    plain_backend,
+    planned_backend,
+    require_compiler,
+    watched_backend,
+)
 from remat.torch.inductor.plan import InductorPlan, Recomputed
 from remat.torch.inductor.rehearsal import without_kernels
 from remat.torch.joint_capture import compiled_call
@@ -29,13 +38,14 @@ from remat_solver.budget import Budget
 from remat_solver.errors import ApplyError, InfeasibleBudget, NoPlanInTime, VerificationFailed
 from remat_solver.graph import Graph
 from remat_solver.plan import Plan
+from remat_solver.simulate import store_all_schedule
 from remat_solver.solve import minimum_budget, solve
 
 MAX_TRIALS = 6
 """Plans whose peak is measured, at most."""
 CLOSE_ENOUGH = 0.02
 """No further trial once a measured peak is within the budget by at most this share of it."""
-PRECISION = {"gap": 0.003, "time_limit_s": 10.0}
+PRECISION = {"gap": 0.003, "time_limit_s": 20.0}
 """What is asked of the solver unless the caller says otherwise: a kernel's cost is not known better."""
 
 Measure = Callable[[Graph], Graph]
@@ -44,9 +54,10 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Planned:
-    """The compiled step and what is known of it."""
+    """The compiled step and what is known of it. `backend` compiles another copy of the model in the same way."""
 
     call: Call
+    backend: Backend
     plan: InductorPlan
 
 
@@ -82,61 +93,98 @@ class _Bench:
             return self.run(backend).peak_bytes
 
 
-def make_plan(
-    step: Step, budget: Budget, *, reserve_bytes: int, measure: Measure, trials: int = MAX_TRIALS, **solve_fields: Any
-) -> Planned:
+@dataclass(kw_only=True, eq=False)
+class Surveyed:
+    """A step as Inductor compiles it by itself, from which plans are made for any budget."""
+
+    bench: _Bench
+    plain: _Trial
+    joint: JointGraph
+    sighting: Sighting
+    measure: Measure
+
+    @cached_property
+    def fused(self) -> FusedGraph:
+        """The graph of kernels, with their costs; measures ops when it is first asked for."""
+        fused = fuse(self.joint, self.sighting.kernels, self.sighting.stored)
+        fused = with_kernel_times(fused, self.measure(self.joint.graph))
+        return replace(fused, graph=replace(fused.graph, fixed_bytes=self.bench.resident_bytes))
+
+    def backend(self, schedule: Sequence[int]) -> Backend:
+        """Compiles a schedule of kernels."""
+        return self._backend(schedule, self.settings)
+
+    def _backend(self, schedule: Sequence[int], settings: Mapping[str, Any]) -> Backend:
+        return planned_backend(self.fused.unfused(schedule), self.joint.graph.structure_hash, settings)
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        """On the CPU Inductor copies the weights of convolutions for another layout, which a plan can't recompute.
+
+        Without it they take about as long, and often less memory.
+        """
+        convolves = any("convolution" in op.name for op in self.joint.graph.ops)
+        if self.bench.device.type != "cpu" or not convolves:
+            return {}
+        store_all = store_all_schedule(self.fused.graph)
+        options: tuple[Mapping[str, Any], ...] = ({}, {"layout_optimization": False})
+        return min(options, key=lambda settings: self.bench.rehearsed_peak(self._backend(store_all, settings)))
+
+    def plan(self, budget: Budget, *, trials: int = MAX_TRIALS, **solve_fields: Any) -> Planned:
+        """A compiled step whose measured peak is within the budget, as `make_plan` says."""
+        started = perf_counter()
+        plain_peak = self.plain.peak_bytes
+        known = InductorPlan(
+            plan=None,
+            ops=len(self.joint.graph),
+            kernels=len(self.sighting.kernels),
+            recomputed=(),
+            budget_bytes=budget.in_bytes(plain_peak),
+            fixed_bytes=self.bench.resident_bytes,
+            plain_peak_bytes=plain_peak,
+            predicted_peak_bytes=plain_peak,
+            measured_peak_bytes=plain_peak,
+            largest_difference=0.0,
+            trials=0,
+            plan_s=0.0,
+        )
+        if plain_peak <= known.budget_bytes:
+            return Planned(call=self.plain.call, backend=plain_backend(), plan=known)
+        best = _Search(surveyed=self, known=known).best(trials, {**PRECISION, **solve_fields})
+        return replace(best, plan=replace(best.plan, plan_s=perf_counter() - started))
+
+
+def survey(step: Step, *, reserve_bytes: int = 0, measure: Measure) -> Surveyed:
+    """Compiles `step` plainly, runs it, and notes what Inductor made of it. Raises `ApplyError` without a compiler."""
+    device = main_device(step.model.parameters())
+    require_compiler(device)
+    tensors = [*model_tensors(step.model), *tensors_in((step.args, dict(step.kwargs or {})))]
+    resident = fixed_bytes(tensors, [], step.optimizer, device) + reserve_bytes
+    bench = _Bench(step=step, device=device, resident_bytes=resident)
+    sighting = Sighting()
+    plain = bench.run(watched_backend(sighting))
+    if sighting.joint is None:
+        raise ApplyError(
+            "the compiled step has no backward to plan.", hint="Call the model in training mode, with gradients on."
+        )
+    return Surveyed(bench=bench, plain=plain, joint=sighting.joint, sighting=sighting, measure=measure)
+
+
+def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measure, **solve_fields: Any) -> Planned:
     """Compiles `step` so that its measured peak is within the budget. The caller puts the model's state back.
 
     A share as budget is one of the plain compiled step's measured peak. Of the plans tried that fit, the one with the
     least predicted time is taken. Raises `ApplyError` without a compiler, `InfeasibleBudget` where no trial fits, and
     `VerificationFailed` if a planned step's gradients differ from the plain one's by more than rounding.
     """
-    device = main_device(step.model.parameters())
-    require_compiler(device)
-    started = perf_counter()
-    tensors = [*model_tensors(step.model), *tensors_in((step.args, dict(step.kwargs or {})))]
-    resident = fixed_bytes(tensors, [], step.optimizer, device) + reserve_bytes
-    bench = _Bench(step=step, device=device, resident_bytes=resident)
-    sighting = Sighting()
-    plain = bench.run(watched_backend(sighting))
-    joint = sighting.joint
-    if joint is None:
-        raise ApplyError(
-            "the compiled step has no backward to plan.", hint="Call the model in training mode, with gradients on."
-        )
-    budget_bytes = budget.in_bytes(plain.peak_bytes)
-    known = InductorPlan(
-        plan=None,
-        ops=len(joint.graph),
-        kernels=len(sighting.kernels),
-        recomputed=(),
-        budget_bytes=budget_bytes,
-        fixed_bytes=resident,
-        plain_peak_bytes=plain.peak_bytes,
-        predicted_peak_bytes=plain.peak_bytes,
-        measured_peak_bytes=plain.peak_bytes,
-        largest_difference=0.0,
-        trials=0,
-        compile_s=perf_counter() - started,
-    )
-    if plain.peak_bytes <= budget_bytes:
-        return Planned(call=plain.call, plan=known)
-    fused = fuse(joint, sighting.kernels, sighting.stored)
-    fused = with_kernel_times(fused, measure(joint.graph))
-    fused = replace(fused, graph=replace(fused.graph, fixed_bytes=resident))
-    search = _Search(bench=bench, fused=fused, structure_hash=joint.graph.structure_hash, plain=plain, known=known)
-    best = search.best(trials, {**PRECISION, **solve_fields})
-    return replace(best, plan=replace(best.plan, compile_s=perf_counter() - started))
+    return survey(step, reserve_bytes=reserve_bytes, measure=measure).plan(budget, **solve_fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Search:
-    """Trials of plans for one fused graph."""
+    """Trials of plans for one budget."""
 
-    bench: _Bench
-    fused: FusedGraph
-    structure_hash: str
-    plain: _Trial
+    surveyed: Surveyed
     known: InductorPlan
 
     def best(self, trials: int, fields: dict[str, Any]) -> Planned:
@@ -172,8 +220,8 @@ class _Search:
                 return peaks, error
             if any(plan.schedule == known.schedule for known in peaks):
                 break
-            peaks[plan] = measured = self.bench.rehearsed_peak(self._backend(plan))
-            is_free = plan.time_ns == self.fused.graph.total_time_ns
+            peaks[plan] = measured = self.surveyed.bench.rehearsed_peak(self.surveyed.backend(plan.schedule))
+            is_free = plan.time_ns == self.surveyed.fused.graph.total_time_ns
             if measured <= budget_bytes and (is_free or budget_bytes - measured <= CLOSE_ENOUGH * budget_bytes):
                 break
             asked = min(asked, plan.peak_bytes) + budget_bytes - measured
@@ -181,28 +229,26 @@ class _Search:
                 break
         return peaks, None
 
-    def _backend(self, plan: Plan) -> Backend:
-        return planned_backend(self.fused.unfused(plan.schedule), self.structure_hash)
-
     def _solve(self, asked: int, *, is_first: bool, fields: dict[str, Any]) -> Plan:
         """A plan for `asked` bytes. The first may need more, since a prediction can be too high by what is reused."""
         try:
-            return solve(self.fused.graph, budget_bytes=asked, **fields)
+            return solve(self.surveyed.fused.graph, budget_bytes=asked, **fields)
         except InfeasibleBudget:
             if not is_first:
                 raise
-            return minimum_budget(self.fused.graph, **fields).plan
+            return minimum_budget(self.surveyed.fused.graph, **fields).plan
 
     def _compiled(self, plan: Plan, trials: int) -> Planned:
-        trial = self.bench.run(self._backend(plan))
-        difference, where = largest_difference(trial.outcome, self.plain.outcome)
-        if not difference <= tolerance(self.plain.outcome):
+        backend = self.surveyed.backend(plan.schedule)
+        trial = self.surveyed.bench.run(backend)
+        difference, where = largest_difference(trial.outcome, self.surveyed.plain.outcome)
+        if not difference <= tolerance(self.surveyed.plain.outcome):
             raise VerificationFailed(
                 f"the planned step differs from the plain compiled one by {difference:.1e} of the norm of {where}.",
                 hint='That is more than rounding explains: report the model, and use mode="exact".',
                 difference=where,
             )
-        graph = self.fused.graph
+        graph = self.surveyed.fused.graph
         again = [
             Recomputed(name=graph.ops[op].name, recomputes=runs - 1, time_ns=(runs - 1) * graph.ops[op].time_ns)
             for op, runs in plan.run_counts.items()
@@ -217,4 +263,4 @@ class _Search:
             largest_difference=difference,
             trials=trials,
         )
-        return Planned(call=trial.call, plan=record)
+        return Planned(call=trial.call, backend=backend, plan=record)
