@@ -1,8 +1,8 @@
 """Inputs made up from their descriptions, so that an op can run without its model.
 
 Only what an op's time or safety depends on is honoured: layout exactly, and contents where contents are
-addresses. Indices stay in range and are spread evenly; other integers are 0, or 1 where they divide;
-floats are uniform in (0, 1], so that no logarithm, square root or denormal spoils the timing.
+addresses. Indices stay in range and are spread evenly; masks that pick places for given elements pick half as many as
+there are elements; other integers are 0, or 1 where they divide; floats are uniform in (0, 1], so that no logarithm, square root or denormal spoils the timing.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class InputPool:
         bounds = _index_bounds(op, named)
         builder = _Builder(pool=self, divides=op._schema.name.split("::")[1] in _DIVISIONS)
         built = {name: builder.build(value, bounds.get(name), fresh=name in written) for name, value in named.items()}
+        if op._schema.name in _ELEMENTS:
+            built["mask"] = _mask(named["mask"], built[arguments[0].name], _ELEMENTS[op._schema.name](named) // 2)
         positional = [argument.name for argument in arguments[: len(args)]]
         overwritten = [built[name] for name in written if isinstance(built.get(name), torch.Tensor)]
         return PreparedCall(
@@ -141,6 +143,13 @@ def _index_bounds(op: torch._ops.OpOverload, named: Mapping[str, Any]) -> dict[s
     return {argument: bound(named)}
 
 
+def _mask(spec: TensorSpec, masked: torch.Tensor, ones: int) -> torch.Tensor:
+    """A mask that picks at most that many places of `masked`, to whose shape it may have to be expanded."""
+    storage = torch.zeros(spec.storage_bytes, dtype=torch.bool, device=spec.device)
+    storage[: ones * len(storage) // max(masked.numel(), 1)] = True
+    return storage.as_strided(spec.shape, spec.stride, spec.storage_offset)
+
+
 def _along_dim(named: Mapping[str, Any]) -> int:
     shape: tuple[int, ...] = named["self"].shape
     return shape[named["dim"]] if shape else 1
@@ -163,6 +172,13 @@ def _numel(named: Mapping[str, Any]) -> int:
     numel: int = named["self"].numel
     return numel
 
+
+_ELEMENTS: dict[str, Callable[[Mapping[str, Any]], int]] = {
+    "aten::masked_scatter": lambda named: int(named["source"].numel),
+    "aten::masked_scatter_": lambda named: int(named["source"].numel),
+    "aten::masked_scatter_backward": lambda named: math.prod(named["sizes"]),
+}
+"""How many elements an op has for the places that its mask picks. The backward takes most memory at half of them."""
 
 _DIVISIONS = frozenset({"div", "div_", "floor_divide", "floor_divide_", "remainder", "remainder_", "fmod", "fmod_"})
 _UNIFORM_DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

@@ -51,6 +51,23 @@ def test_addresses_stay_in_range_and_are_spread(call: tuple[Any, tuple[Any, ...]
     assert all(index.unique().numel() > 1 for index in indices)
 
 
+@pytest.mark.parametrize(
+    "mask",
+    [
+        torch.ones(4, 64, 4, dtype=torch.bool),
+        torch.ones(4, 64, 1, dtype=torch.bool),
+        torch.ones(4, 64, 1, dtype=torch.bool).expand(4, 64, 4),
+    ],
+    ids=["whole", "to be expanded", "expanded"],
+)
+def test_masks_pick_no_more_places_than_there_are_elements(mask: torch.Tensor) -> None:
+    scattered = _prepare(aten.masked_scatter.default, torch.ones(4, 64, 4), mask, torch.ones(20, 4))
+    gathered = _prepare(aten.masked_scatter_backward.default, torch.ones(4, 64, 4), mask, [20, 4])
+    for call in (scattered, gathered):
+        call.run()
+        assert 0 < call.args[1].expand(4, 64, 4).sum() <= 80
+
+
 @pytest.mark.parametrize("op", [aten.floor_divide.default, aten.remainder.Tensor, aten.fmod.Tensor], ids=str)
 def test_integers_divide_without_dividing_by_zero(op: Any) -> None:
     _prepare(op, torch.ones(5, dtype=LONG), torch.ones(5, dtype=LONG)).run()
