@@ -188,6 +188,7 @@ def _plan_eagerly(architecture: Architecture, eager: Training, row: Row) -> None
             row.cause = "us"
             return
         plan = eager_plans(model)[-1]
+        first, *later = training.peaks_above_start  # only after the first is it seen that what was kept is freed
         difference = differences(eager, training)
         row.store_all_peak_bytes = plan.store_all_peak_bytes
         row.plans.append(
@@ -195,7 +196,7 @@ def _plan_eagerly(architecture: Architecture, eager: Training, row: Row) -> None
                 goal=f"{share:.0%}",
                 budget_bytes=plan.budget_bytes,
                 predicted_peak_bytes=plan.predicted_peak_bytes,
-                measured_peak_bytes=plan.fixed_bytes + max(training.peaks_above_start),
+                measured_peak_bytes=plan.fixed_bytes + max(first, plan.kept_bytes + max(later)),
                 recomputes=sum(region is not None for region in plan.regions.values()),
                 identical_to="" if difference else "eager",
                 first_difference=difference[0] if difference else "",

@@ -147,7 +147,13 @@ def _write_buffers(model: torch.nn.Module, buffers: dict[str, Tensor]) -> None:
 
 
 def _objective(output: Any) -> Tensor:
-    """The scalar to differentiate: the output if it is one, else the sum of all that carries a gradient."""
+    """The scalar to differentiate: the output's own loss, or the sum of all that carries a gradient.
+
+    A loss is the only output, or what an output object calls so: nobody differentiates by the logits beside it.
+    """
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
+        return loss
     tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
     if len(tensors) == 1 and tensors[0].numel() == 1:
         return tensors[0]

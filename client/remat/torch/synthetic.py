@@ -2,7 +2,8 @@
 
 Only what an op's time or safety depends on is honoured: layout exactly, and contents where contents are
 addresses. Indices stay in range and are spread evenly; masks that pick places for given elements pick half as many as
-there are elements; other integers are 0, or 1 where they divide; floats are uniform in (0, 1], so that no logarithm, square root or denormal spoils the timing.
+there are elements; other integers are 0, or 1 where they divide; floats are uniform in (0, 1], so that no logarithm,
+square root or denormal spoils the timing.
 """
 
 from __future__ import annotations

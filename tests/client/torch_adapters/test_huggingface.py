@@ -10,10 +10,11 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import remat
 from remat.torch import joint_capture
 from remat.torch.adapters import Adapter, adapter_for
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, planned_graphs
+from remat.torch.compile import attach, eager_plans, planned_graphs
 from remat_solver.errors import GraphBreak
 from tests.client.torch_exact import schedules
 
@@ -133,6 +134,35 @@ def test_only_masks_of_ones_are_dropped_and_settings_are_put_back() -> None:
         assert not any(module.use_associative_scan for module in scanning)
     assert scanning
     assert all(module.use_associative_scan for module in scanning)
+
+
+def wav2vec2() -> nn.Module:
+    config = transformers.Wav2Vec2Config(
+        **TEXT, conv_dim=(8,), conv_stride=(5,), conv_kernel=(10,), num_feat_extract_layers=1,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2, layerdrop=0.5,
+    )  # fmt: skip
+    return transformers.Wav2Vec2ForCTC(config)
+
+
+def test_in_eager_mode_attention_fills_no_cache_and_can_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    batch = sentences()
+    model = remat.compile(llama(), mode="eager", budget="95%", loss_fn=lambda output: output.loss)
+    model(**batch).backward()
+    assert eager_plans(model)[0].left_alone == {}
+    assert model.config.use_cache is True
+    monkeypatch.setattr(type(adapter_for(model)), "recomputing", Adapter.calling)
+    remat.compile(model, mode="eager", budget="100%", loss_fn=lambda output: output.loss)
+    model(**batch)
+    assert "use_cache" in str(eager_plans(model)[0].left_alone)
+
+
+def test_layers_that_are_skipped_at_random_all_run_in_trials() -> None:
+    model = wav2vec2()
+    adapter = adapter_for(model)
+    with adapter.skipping_nothing():
+        assert model.config.layerdrop == 0
+    assert model.config.layerdrop == 0.5
 
 
 def test_other_models_have_no_adapter() -> None:

@@ -122,6 +122,37 @@ class Sly(nn.Module):
         return torch.sin(self.mix(x) * (3 if in_backward else 2))
 
 
+class Skipping(nn.Module):
+    """Blocks of which each is skipped in a share of the steps."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+        self.entry = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.entry(x)
+        for block in self.blocks:
+            if torch.rand(()).item() >= self.share:
+                x = block(x)
+        return x.square().mean()
+
+
+class Keeping(nn.Module):
+    """Keeps a table from one step to the next that is no buffer of its."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.table = x.detach() * 2
+        for block in self.blocks:
+            x = block(x)
+        return (x + self.table).square().mean()
+
+
 class Chain(nn.Module):
     """Blocks one after the other; returns the loss."""
 

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 import remat
+from remat.torch.both_ways import run_once
 from remat.torch.compile import eager_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.eager.compile import EagerCall
+from remat.torch.eager.draws import highest_peak
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.eager.planning import installed
 from remat.torch.peak import measure_peak
+from remat.torch.step import Step
 from remat_solver.errors import ApplyError, GraphBreak, InfeasibleBudget, InvalidRequest, VerificationFailed
 from tests.client.torch_eager.networks import (
     CASES,
@@ -29,6 +32,9 @@ from tests.client.torch_eager.networks import (
     Caching,
     Chain,
     Forgetful,
+    Keeping,
+    Library,
+    Skipping,
     Sly,
     Stubborn,
     rows,
@@ -280,3 +286,54 @@ def test_a_model_without_blocks_is_told_so() -> None:
     model = remat.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), mode="eager", budget="90%")
     with pytest.raises(ApplyError, match="found no module to recompute"):
         model(torch.randn(3, 4))
+
+
+def test_where_modules_are_skipped_by_chance_the_step_with_all_of_them_is_planned() -> None:
+    case = Case(name="", model=lambda: Skipping(0.4), batch=lambda _: (rows(),))
+    model = remat.compile(seeded_model(case), mode="eager", budget="85%")
+    torch.manual_seed(0)
+    batch = batch_of(case, 0)
+    model(*batch)
+    (plan,) = eager_plans(model)
+    assert len(plan.regions) == 4
+    peaks = []
+    for seed in range(1, 12):
+        torch.manual_seed(seed)
+        model.zero_grad(set_to_none=True)
+        measured = measure_peak(lambda: model(*batch).backward(), "cpu")
+        peaks.append(plan.fixed_bytes + measured.peak_bytes_above_start)
+    assert min(peaks) < max(peaks) <= plan.budget_bytes
+
+
+def test_where_modules_are_always_skipped_in_turn_nothing_is_promised() -> None:
+    case = Case(name="", model=lambda: Skipping(0.7), batch=lambda _: (rows(),))
+    model = remat.compile(seeded_model(case), mode="eager", budget="90%")
+    torch.manual_seed(0)
+    with pytest.raises(ApplyError, match=r"by chance \(blocks.\d"):
+        model(*batch_of(case, 0))
+    assert is_as_it_was(model)
+
+
+def test_what_the_model_keeps_for_the_next_step_is_within_the_budget_too() -> None:
+    case = Case(name="", model=Keeping, batch=lambda _: (rows(),))
+    model, plan = planned(case, "70%")
+    assert plan.kept_bytes == rows().nbytes
+    peaks = [peak_of_a_step(case, model, plan) for _ in range(2)]  # in the second it is seen that the first's is freed
+    assert plan.kept_bytes + peaks[1] <= plan.budget_bytes
+
+
+def test_peaks_that_differ_from_draw_to_draw_leave_room_for_more() -> None:
+    assert highest_peak([100, 100, 100]) == 100
+    assert highest_peak([100, 110, 105]) == 120
+
+
+def test_a_trial_differentiates_the_loss_that_an_output_brings_and_nothing_else() -> None:
+    torch.manual_seed(0)
+    model = Library(1)
+    step = Step(model, (), {"tokens": torch.randint(50, (2, 8)), "labels": torch.randint(50, (2, 8))})
+    torch.manual_seed(0)
+    gradients = run_once(step, model, None).gradients
+    torch.manual_seed(0)
+    model(**step.kwargs or {}).loss.backward()
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+    assert all(torch.equal(gradients[name], p.grad) for name, p in model.named_parameters() if p.grad is not None)

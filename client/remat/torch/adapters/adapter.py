@@ -20,3 +20,13 @@ class Adapter:
     def calling(self) -> Iterator[None]:
         """Surrounds each call, so that what it sets holds while the model is traced and while guards are checked."""
         yield
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        """Surrounds each call in eager mode: what modules keep from one run to the next is switched off inside."""
+        yield
+
+    @contextmanager
+    def skipping_nothing(self) -> Iterator[None]:
+        """Surrounds trial steps: layers that are skipped at random all run inside, so that plans are for the most."""
+        yield

@@ -4,12 +4,15 @@
 * A mask of ones is dropped by the library in eager mode, which looks at the values, but not while it is traced:
   attention then runs another kernel, and results differ in the last bits. It is dropped here, as eager mode does.
 * Mamba-like models run a parallel scan when they are traced, and a loop in eager mode. The loop is traced here.
+* Decoders fill a cache of keys and values even in training, unless `use_cache` says no: an attention that runs again
+  would find it filled. In eager mode it says no, as with the library's own gradient checkpointing.
+* Some models skip layers at random (`layerdrop`). Eager mode's trial steps run them all.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +23,7 @@ from remat.torch.adapters.adapter import Adapter, Arguments
 
 _MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
 _SCAN = "use_associative_scan"
+_CHANCES = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 _CLASSIFIER_LOSSES = ("ForSequenceClassification", "ForImageClassification", "ForVideoClassification",
                       "ForAudioClassification")  # fmt: skip
 
@@ -39,6 +43,7 @@ class HuggingFaceAdapter(Adapter):
         self._model = pretrained[0]
         self._is_outermost = pretrained[0] is model
         self._scanning = [module for module in model.modules() if getattr(module, _SCAN, False) is True]
+        self._configs = list({id(each.config): each.config for each in pretrained}.values())
         for each in pretrained:
             _install_hooks(each)
 
@@ -53,13 +58,32 @@ class HuggingFaceAdapter(Adapter):
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        for module in self._scanning:
-            setattr(module, _SCAN, False)
-        try:
+        with _set(self._scanning, {_SCAN: False}):
             yield
-        finally:
-            for module in self._scanning:
-                setattr(module, _SCAN, True)
+
+    @contextmanager
+    def recomputing(self) -> Iterator[None]:
+        with _set(self._configs, {"use_cache": False}):
+            yield
+
+    @contextmanager
+    def skipping_nothing(self) -> Iterator[None]:
+        with _set([*self._configs, *self._model.modules()], dict.fromkeys(_CHANCES, 0.0)):
+            yield
+
+
+@contextmanager
+def _set(owners: Iterable[Any], values: Mapping[str, Any]) -> Iterator[None]:
+    """Sets attributes, of those owners that have them with a value that counts as true, until the block ends."""
+    former = [(owner, name, getattr(owner, name, None)) for owner in owners for name in values]
+    former = [(owner, name, value) for owner, name, value in former if isinstance(value, (bool, float)) and value]
+    for owner, name, _ in former:
+        setattr(owner, name, values[name])
+    try:
+        yield
+    finally:
+        for owner, name, value in former:
+            setattr(owner, name, value)
 
 
 def _install_hooks(model: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from remat.torch.adapters import adapter_for
 from remat.torch.allocation import tensors_in
 from remat.torch.both_ways import first_difference, restored, run_once
 from remat.torch.eager.plan import EagerPlan
@@ -39,6 +40,7 @@ class EagerCall:
         **solve_fields: Any,
     ) -> None:
         self.model = model
+        self.adapter = adapter_for(model)
         self.budget = budget
         self.optimizer = optimizer
         self.loss_fn = loss_fn
@@ -50,7 +52,9 @@ class EagerCall:
         self.calls: dict[str, RegionCall] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
+            return self._run(args, kwargs)
+        with self.adapter.recomputing():
             key = tuple((tuple(t.shape), t.dtype) for t in tensors_in((args, kwargs)))
             if key not in self.plans:
                 try:
@@ -61,6 +65,9 @@ class EagerCall:
                         self.model._compiled_call_impl = None  # nothing is left half-applied: the model is as it was
                     raise
             apply_regions(self.calls, self.plans[key].regions)
+            return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         output = own_call(self.model)(*args, **kwargs)
         return output if self.loss_fn is None else self.loss_fn(output)
 
@@ -76,7 +83,7 @@ class EagerCall:
             )
         self.remove()
         step = Step(self.model, args, kwargs, self.loss_fn, self.optimizer)
-        with restored(step):
+        with restored(step), self.adapter.skipping_nothing():
             plan = make_plan(
                 step, self.budget, reserve_bytes=self.reserve_bytes, measure=self.measure, **self.solve_fields
             )

@@ -29,14 +29,17 @@ class EagerPlan:
     """A plan for one input shape. Peaks are bytes with everything included.
 
     `regions` gives each region's plan; None where it is left alone, with the reason in `left_alone` if it had to be.
-    `measured_peak_bytes` is that of a trial step. `recompute_ns` is the time of all that runs again, and
+    `measured_peak_bytes` is the highest of some trial steps. `recompute_ns` is the time of all that runs again, and
     `bound_ns` the proven least for the budget that was asked of the solver, within this mode's memory model.
+    `kept_bytes` is what the model keeps from step to step beside its parameters and buffers (a cached table of
+    positions, say): it is in the peaks, and not in `fixed_bytes`.
     """
 
     regions: dict[str, RegionPlan | None]
     left_alone: dict[str, str]
     budget_bytes: int
     fixed_bytes: int
+    kept_bytes: int
     store_all_peak_bytes: int
     predicted_peak_bytes: int
     measured_peak_bytes: int

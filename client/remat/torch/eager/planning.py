@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from remat.torch.allocation import main_device, tensors_in
 from remat.torch.both_ways import run_once
+from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw, run_forward
+from remat.torch.eager.kept import bytes_kept_by
 from remat.torch.eager.plan import EagerPlan, RegionPlan
 from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import candidate_regions, own_call
@@ -36,6 +37,7 @@ class _Cut:
     modules: dict[str, nn.Module]
     regions: dict[str, SurveyedRegion]
     intervals: tuple[Interval, ...]
+    kept_bytes: int
     store_all_peak: int
 
     def solve(self, budget_bytes: int, fields: dict[str, Any]) -> SaveSets:
@@ -46,14 +48,19 @@ class _Cut:
 def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measure, **solve_fields: Any) -> EagerPlan:
     """A plan for `step`, found by running parts of it and a few trial steps. The caller puts the model's state back.
 
-    The cut with the least recomputation wins. A plan counts only if its measured peak is within the budget; the
-    prediction is shifted by the difference, at most `MAX_TRIALS` times. Raises `ApplyError` for a model without
-    regions, and `InfeasibleBudget` where even with everything recomputed the measured peak is higher.
+    The cut with the least recomputation wins. A plan counts only if its measured peak is within the budget, in several
+    draws of the random numbers; the prediction is shifted by the difference, at most `MAX_TRIALS` times. Raises
+    `ApplyError` for a model without regions, or one that skips modules by chance, and `InfeasibleBudget` where even
+    with everything recomputed the measured peak is higher.
     """
     device = main_device(step.model.parameters())
     tensors = [*model_tensors(step.model), *tensors_in((step.args, dict(step.kwargs or {})))]
     resident = fixed_bytes(tensors, [], step.optimizer, device) + reserve_bytes
-    cuts = [_cut(step, modules, device, measure, resident) for modules in candidate_regions(step.model)]
+    with in_draw(0):
+        kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
+    candidates = candidate_regions(step.model)
+    draws = full_draws(step, {path: module for modules in candidates for path, module in modules.items()})
+    cuts = [_cut(step, modules, draws[0], measure, resident, kept_bytes) for modules in candidates]
     cuts = [cut for cut in cuts if cut.regions]
     if not cuts:
         raise ApplyError(
@@ -69,25 +76,32 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
         )
     budget_bytes = budget.in_bytes(min(cut.store_all_peak for cut in cuts))
     cut = _best(cuts, budget_bytes, solve_fields)
-    return _tried(step, cut, budget_bytes, resident, device, solve_fields)
+    return _tried(step, cut, budget_bytes, resident, draws[:MEASURED], solve_fields)
 
 
 def _cut(
-    step: Step, modules: dict[str, nn.Module], device: torch.device, measure: Measure, resident_bytes: int
+    step: Step,
+    modules: dict[str, nn.Module],
+    draw: int,
+    measure: Measure,
+    resident_bytes: int,
+    kept_bytes: int,
 ) -> _Cut:
-    regions = with_times(survey(step, modules), measure)
+    with in_draw(draw):
+        regions = with_times(survey(step, modules), measure)
     order = list(regions)
     calls = installed({path: modules[path] for path in regions})
     apply_regions(calls, {path: _region_plan(region, frozenset()) for path, region in regions.items()})
-    found = measure_intervals(step, calls, step.loss_fn, device) if regions else []
+    with in_draw(draw):
+        found = measure_intervals(step, calls) if regions else []
     uninstall(modules)
     intervals = tuple(
-        Interval(base_bytes=resident_bytes + peak, held=tuple(order.index(path) for path in held))
+        Interval(base_bytes=resident_bytes + kept_bytes + peak, held=tuple(order.index(path) for path in held))
         for peak, held in found
     )
     problems = [region.as_problem() for region in regions.values()]
     store_all = predicted_peak(problems, intervals, [None] * len(problems)) if regions else 0
-    return _Cut(modules=modules, regions=regions, intervals=intervals, store_all_peak=store_all)
+    return _Cut(modules=modules, regions=regions, intervals=intervals, kept_bytes=kept_bytes, store_all_peak=store_all)
 
 
 def _best(cuts: Sequence[_Cut], budget_bytes: int, fields: dict[str, Any]) -> _Cut:
@@ -110,7 +124,7 @@ def _best(cuts: Sequence[_Cut], budget_bytes: int, fields: dict[str, Any]) -> _C
 
 
 def _tried(
-    step: Step, cut: _Cut, budget_bytes: int, resident: int, device: torch.device, fields: dict[str, Any]
+    step: Step, cut: _Cut, budget_bytes: int, resident: int, draws: Sequence[int], fields: dict[str, Any]
 ) -> EagerPlan:
     """Solves, runs and measures, and asks again for what the prediction was off by."""
     calls = installed({path: cut.modules[path] for path in cut.regions})
@@ -126,7 +140,7 @@ def _tried(
             break
         plan = _as_plan(cut, found, budget_bytes, resident, trial)
         apply_regions(calls, plan.regions)
-        measured = resident + run_once(step, own_call(step.model), step.loss_fn).peak_bytes_above_start
+        measured = resident + cut.kept_bytes + _highest_peak(step, draws, budget_bytes - resident - cut.kept_bytes)
         least_seen = measured if least_seen is None else min(least_seen, measured)
         plan = replace(plan, measured_peak_bytes=measured)
         if measured <= budget_bytes and (best is None or plan.recompute_ns < best.recompute_ns):
@@ -149,6 +163,17 @@ def _tried(
     return best
 
 
+def _highest_peak(step: Step, draws: Sequence[int], limit_bytes: int) -> int:
+    """What to expect of the peaks, bytes above the start; one draw is enough to see that they are over the limit."""
+    peaks: list[int] = []
+    for draw in draws:
+        with in_draw(draw):
+            peaks.append(run_once(step, own_call(step.model), step.loss_fn).peak_bytes_above_start)
+        if highest_peak(peaks) > limit_bytes:
+            break
+    return highest_peak(peaks)
+
+
 def _as_plan(cut: _Cut, found: SaveSets, budget_bytes: int, resident: int, trial: int) -> EagerPlan:
     regions = {
         path: None if saved is None else _region_plan(region, saved)
@@ -159,6 +184,7 @@ def _as_plan(cut: _Cut, found: SaveSets, budget_bytes: int, resident: int, trial
         left_alone={path: region.obstacle for path, region in cut.regions.items() if region.obstacle},
         budget_bytes=budget_bytes,
         fixed_bytes=resident,
+        kept_bytes=cut.kept_bytes,
         store_all_peak_bytes=cut.store_all_peak,
         predicted_peak_bytes=found.peak_bytes,
         measured_peak_bytes=0,

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.profiler import record_function
 
+from remat.torch.allocation import main_device
 from remat.torch.both_ways import run_unmeasured
 from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import own_call
@@ -76,15 +77,13 @@ class IntervalWatcher:
             self.peaks_bytes.append(peak)
 
 
-def measure_intervals(
-    step: Step, calls: dict[str, RegionCall], loss_fn: Callable[[Any], Any] | None, device: torch.device
-) -> list[tuple[int, tuple[str, ...]]]:
+def measure_intervals(step: Step, calls: dict[str, RegionCall]) -> list[tuple[int, tuple[str, ...]]]:
     """Runs the step as `calls` stand; for each interval its peak above the start, and the regions held in it."""
-    watcher = IntervalWatcher(device)
+    watcher = IntervalWatcher(main_device(step.model.parameters()))
     for call in calls.values():
         call.watcher = watcher
     try:
-        watcher.run(lambda: run_unmeasured(step, own_call(step.model), loss_fn))
+        watcher.run(lambda: run_unmeasured(step, own_call(step.model), step.loss_fn))
     finally:
         for call in calls.values():
             call.watcher = None
