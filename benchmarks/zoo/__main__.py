@@ -3,8 +3,9 @@
 Each is a tiny model with random weights, trained for three steps: eagerly, through
 `torch.compile(backend="aot_eager")`, and by us at 60% of the store-all peak and at 1.1 times the working-set bound.
 Losses, gradients, buffers, parameters and the random stream are compared bit for bit, peaks are the allocator's own.
-What can't be captured as one graph is planned by eager mode, at the least of 60, 70, 80 and 90% that it reaches.
-A row is identical if it equals eager; where aot_eager itself does not, if it equals aot_eager, which is counted apart.
+What can't be captured as one graph is planned by pieces mode and by eager mode, each at the least of 60, 70, 80 and 90%
+that it reaches. A row is identical if it equals eager; where aot_eager itself does not, if it equals aot_eager, which
+is counted apart.
 
 Needs `pip install -e '.[zoo]'`. The architectures of timm need torchvision, and thereby another torch: run them with
 the Python of an environment that has both (`--package timm`); their rows join those in the file.

@@ -25,7 +25,8 @@ from benchmarks.zoo.architecture import Architecture, Batch, seeded_model
 from benchmarks.zoo.catalogue import find
 from benchmarks.zoo.row import Cause, Planned, Row
 from benchmarks.zoo.training import Training, differences, seeded_batch, train
-from remat.torch.compile import eager_plans
+from remat.torch.compile import eager_plans, pieces_plans
+from remat.torch.joint_capture import compiled_call
 from remat_solver.bounds import working_set_bound
 from remat_solver.errors import GraphBreak, InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.graph import Graph
@@ -34,7 +35,7 @@ from remat_solver.simulate import simulate, store_all_schedule
 
 SHARE = 0.6
 BOUND_MULTIPLE = 1.1
-EAGER_SHARES = (0.6, 0.7, 0.8, 0.9)
+SHARES = (0.6, 0.7, 0.8, 0.9)
 SOLVE_LIMIT_S = 8.0
 GAP = 0.05
 
@@ -48,8 +49,8 @@ def check(architecture: Architecture) -> Row:
     traced = _train_traced(architecture, eager, row)
     graph = _capture(architecture, row)
     if graph is None:
-        if row.mode == "eager":
-            _plan_eagerly(architecture, eager, row)
+        if row.mode == "several":
+            _plan_several(architecture, eager, row)
         return _judged(row)
     for goal, budget_bytes in _goals(graph, row):
         plan = _solve(graph, goal, budget_bytes, row)
@@ -102,7 +103,7 @@ def _capture(architecture: Architecture, row: Row) -> Graph | None:
     try:
         graph = remat.measure(remat.capture(remat.Step(model, kwargs=batch, loss_fn=architecture.loss)))
     except GraphBreak as error:
-        row.mode = "eager"
+        row.mode = "several"
         _say(row, "dynamo", f"no single graph: {error.reason}, at {_short(error.where)}")
         return None
     except Exception as error:
@@ -172,37 +173,53 @@ def _train_planned(
     return planned
 
 
-def _plan_eagerly(architecture: Architecture, eager: Training, row: Row) -> None:
-    """Eager mode, at the smallest of some shares of its peak that it reaches."""
-    for share in EAGER_SHARES:
+def _plan_several(architecture: Architecture, eager: Training, row: Row) -> None:
+    """What is several graphs, in both modes that take it, each at the smallest of some shares that it reaches."""
+    torch._dynamo.reset()
+    traced = _trained(architecture, _traced_in_pieces)
+    for mode, references in (("pieces", {"eager": eager, "aot_eager": traced}), ("eager", {"eager": eager})):
+        try:
+            planned = _at_the_least_share(architecture, mode, references)
+        except Exception as error:
+            row.reason = f"{mode} mode: {_line(error)}; {row.reason}"
+            if not isinstance(error, RematError):
+                row.cause = "us"
+            continue
+        row.plans.append(planned)
+        if not planned.identical_to:
+            _say(row, "us", f"{mode} mode differs: {planned.first_difference}")
+        if planned.measured_peak_bytes > planned.budget_bytes:
+            _say(row, "us", f"{mode} mode: {planned.measured_peak_bytes - planned.budget_bytes} bytes over the budget")
+
+
+def _at_the_least_share(architecture: Architecture, mode: str, references: dict[str, Training]) -> Planned:
+    """Raises the last refusal if no share is reached."""
+    for share in SHARES:
+        torch._dynamo.reset()
         model = seeded_model(architecture)
         try:
             remat.compile(
-                model, budget=f"{share:.0%}", mode="eager", loss_fn=architecture.loss, time_limit_s=SOLVE_LIMIT_S
+                model, budget=f"{share:.0%}", mode=mode, loss_fn=architecture.loss, time_limit_s=SOLVE_LIMIT_S
             )
             training = train(architecture, model, lambda batch, model=model: model(**batch), peaks=True)
+            break
         except (InfeasibleBudget, NoPlanInTime):
-            continue
-        except Exception as error:
-            row.reason = f"eager mode: {_line(error)}; {row.reason}"
-            row.cause = "us"
-            return
-        plan = eager_plans(model)[-1]
-        first, *later = training.peaks_above_start  # only after the first is it seen that what was kept is freed
-        difference = differences(eager, training)
-        row.store_all_peak_bytes = plan.store_all_peak_bytes
-        row.plans.append(
-            Planned(
-                goal=f"{share:.0%}",
-                budget_bytes=plan.budget_bytes,
-                predicted_peak_bytes=plan.predicted_peak_bytes,
-                measured_peak_bytes=plan.fixed_bytes + max(first, plan.kept_bytes + max(later)),
-                recomputes=sum(region is not None for region in plan.regions.values()),
-                identical_to="" if difference else "eager",
-                first_difference=difference[0] if difference else "",
-            )
-        )
-        return
+            if share == SHARES[-1]:
+                raise
+    plan = (eager_plans(model) or pieces_plans(model))[-1]
+    first, *later = training.peaks_above_start  # only after the first is it seen that what was kept is freed
+    different = {name: differences(reference, training) for name, reference in references.items()}
+    return Planned(
+        goal=f"{mode} mode, {share:.0%}",
+        mode=mode,
+        budget_bytes=plan.budget_bytes,
+        store_all_peak_bytes=plan.store_all_peak_bytes,
+        predicted_peak_bytes=plan.predicted_peak_bytes,
+        measured_peak_bytes=plan.fixed_bytes + max(first, plan.kept_bytes + max(later)),
+        recomputes=sum(part is not None for part in plan.regions.values()) if mode == "eager" else len(plan.pieces),
+        identical_to=next((name for name, found in different.items() if not found), ""),
+        first_difference="; ".join(found[0] for found in different.values() if found),
+    )
 
 
 def _short(where: str) -> str:
@@ -224,6 +241,13 @@ def _plain_call(architecture: Architecture, model: nn.Module) -> Callable[[Batch
 def _traced_call(architecture: Architecture, model: nn.Module) -> Callable[[Batch], Tensor]:
     compiled = torch.compile(model, backend="aot_eager", dynamic=False)
     return lambda batch: architecture.loss(compiled(**batch))
+
+
+def _traced_in_pieces(architecture: Architecture, model: nn.Module) -> Callable[[Batch], Tensor]:
+    """Plain tracing with our settings: PyTorch's own would draw NumPy's random numbers from another stream."""
+    backend = torch._dynamo.lookup_backend("aot_eager")
+    compiled = compiled_call(model, backend, architecture.loss, one_graph=False)
+    return lambda batch: compiled(**batch)
 
 
 def _say(row: Row, cause: Cause, reason: str) -> None:

@@ -11,10 +11,15 @@ Cause = Literal["", "dynamo", "model", "us", "budget", "time"]
 
 @dataclass(kw_only=True)
 class Planned:
-    """Training under one plan. `goal` says how the budget came about; peaks include everything."""
+    """Training under one plan. `goal` says how the budget came about; peaks include everything.
+
+    `mode` is "exact" for a model that is one graph, else "pieces" or "eager".
+    """
 
     goal: str
+    mode: str = "exact"
     budget_bytes: int
+    store_all_peak_bytes: int = 0
     predicted_peak_bytes: int = 0
     measured_peak_bytes: int = 0
     recomputes: int = 0
@@ -28,7 +33,8 @@ class Row:
     """One architecture. `identical` and `within_budget` hold for every plan in `plans`, of which there is at least one.
 
     `identical_to` is "eager", or "aot_eager" where PyTorch's own trace already differs from eager. `reason` names
-    the first thing that went wrong or is worth knowing, and `cause` where it lies.
+    the first thing that went wrong or is worth knowing, and `cause` where it lies. `mode` is "exact", or "several" for
+    a model that is several graphs.
     """
 
     name: str

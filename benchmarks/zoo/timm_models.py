@@ -40,11 +40,10 @@ _MODELS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
         32,
         {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": (2, 2), "num_heads": (2, 4)},
     ),
-    "mixer_s16_224": (32, {"img_size": 32, "patch_size": 4, "embed_dim": 48, "num_blocks": 2}),
-    "gmlp_ti16_224": (32, {"img_size": 32, "patch_size": 4, "embed_dim": 48, "num_blocks": 2}),
-    "resmlp_12_224": (32, {"img_size": 32, "patch_size": 4, "embed_dim": 48, "num_blocks": 2}),
-    "convmixer_768_32": (32, {"dim": 32, "depth": 2, "patch_size": 2}),
-    "poolformer_s12": (64, {"layers": (1, 1, 1, 1), "embed_dims": (16, 16, 32, 32)}),
+    "cait_xxs24_224": (32, _SMALL),
+    "test_resnet": (64, {}),
+    "test_efficientnet_gn": (64, {}),
+    "test_mambaout": (64, {}),
 }
 
 

@@ -56,7 +56,7 @@ def _graph_break(error: Exception) -> GraphBreak:
 def _break(reason: str, where: str, advice: str = "") -> GraphBreak:
     return GraphBreak(
         f"the model can't be captured as one graph: {reason}, at {where or 'an unknown line'}.",
-        hint=f'{advice or _ADVICE} Or compile with mode="eager", which captures nothing.',
+        hint=f'{advice or _ADVICE} Or compile with mode="pieces", which plans several graphs, or mode="eager".',
         where=where,
         reason=reason,
     )

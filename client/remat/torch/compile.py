@@ -20,6 +20,8 @@ from remat.torch.inductor.compile import InductorCall
 from remat.torch.inductor.plan import InductorPlan
 from remat.torch.joint_capture import MAX_SHAPES, compiled_call
 from remat.torch.measure import measure
+from remat.torch.pieces.compile import PiecesCall
+from remat.torch.pieces.plan import PiecesPlan
 from remat.torch.progress import is_watched, measure_visibly
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
@@ -30,7 +32,7 @@ from remat_solver.plan import Plan
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
-Mode = Literal["exact", "eager", "inductor"]
+Mode = Literal["exact", "eager", "pieces", "inductor"]
 
 _MEASURING_FIELDS = {"engine", "gap", "time_limit_s"}
 """What the modes that plan by trial steps take of `SolveOptions`."""
@@ -85,7 +87,7 @@ class _PlannedCall:
             raise
 
 
-_OURS = (_PlannedCall, EagerCall, InductorCall)
+_OURS = (_PlannedCall, EagerCall, PiecesCall, InductorCall)
 
 
 def compile(  # noqa: A001 (the name that torch.compile taught everyone)
@@ -111,15 +113,16 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     budget: the highest allowed peak of forward and backward, everything included ("8GiB", "80%" of the
         store-all peak, or bytes). Instead of it, `max_overhead` ("10%" more time than store-all) asks for the
         least memory, and `plan` brings plans made before.
-    mode: "exact" captures the step as one graph and plans every op. "eager" captures nothing: some modules run under
-        PyTorch's checkpoint, each saving what a plan chose. It takes any model, reaches less than exact mode, and
-        plans by running trial steps at the first call; of the arguments it takes neither `max_overhead`, `plan`,
-        `endpoint` nor pins. What it plans is the step that it sees: one that skips layers at random may take more
-        another time. A forward that communicates (FSDP, tensor parallel) must be planned on every rank alike, which
-        trial steps don't promise: plan the modules inside. "inductor" compiles the step to fused kernels, as
-        `torch.compile` does by default, and plans those: results are equal to the plain compiled step's up to
-        rounding, not to the bit, which the first call checks (so that `verify` changes nothing). It plans by compiling
-        and running trial steps, needs a C++ compiler on the CPU, and takes what eager mode takes.
+    mode: "exact" captures the step as one graph and plans every op. The other modes plan by running trial steps at the
+        first call, in several draws of the random numbers; they take neither `max_overhead`, `plan`, `endpoint` nor
+        pins. "eager" captures nothing: some modules run under PyTorch's checkpoint, each saving what a plan chose. It
+        takes any model and reaches less than exact mode. A forward that communicates (FSDP, tensor parallel) must be
+        planned on every rank alike, which trial steps don't promise: plan the modules inside. "pieces" is for models
+        that PyTorch captures as several graphs: it plans each op by op, all under one budget, and is equal to the bit
+        to `torch.compile(backend="aot_eager")`. Graphs that first come up in later steps run with nothing saved, and a
+        warning. "inductor" compiles the step to fused kernels, as `torch.compile` does by default, and plans those:
+        results are equal to the plain compiled step's up to rounding, not to the bit, which the first call checks (so
+        that `verify` changes nothing). It needs a C++ compiler on the CPU.
     endpoint: the URL of a solver service, where measured costs are shared too, so that the next job of the same model
         finds its plan; without it plans are made in this process.
     optimizer: whose state counts as memory; estimated before its first step.
@@ -136,7 +139,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     `PlanMismatch` or `VerificationFailed`, and then leaves the model as it was.
     """
     check_shapes(shapes, max_shapes)
-    if mode in ("eager", "inductor"):
+    if mode in ("eager", "pieces", "inductor"):
         given = {"max_overhead": max_overhead, "plan": plan, "endpoint": endpoint, "on_progress": on_progress}
         given = {name: value for name, value in given.items() if value is not None}
         _refuse_for_trials(mode, {**given, **solve_fields})
@@ -150,11 +153,15 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         }
         if mode == "eager":
             _attach_trials(EagerCall, model, budget, mode, verify=verify, **settings)
+        elif mode == "pieces":
+            _attach_trials(PiecesCall, model, budget, mode, verify=verify, max_shapes=max_shapes, **settings)
         else:
             _attach_trials(InductorCall, model, budget, mode, max_shapes=max_shapes, **settings)
         return model
     if mode != "exact":
-        raise InvalidRequest(f"mode {mode!r} is unknown.", hint="Choose one of exact, eager, inductor.", field="mode")
+        raise InvalidRequest(
+            f"mode {mode!r} is unknown.", hint="Choose one of exact, eager, pieces, inductor.", field="mode"
+        )
     backend = Backend(
         budget,
         max_overhead=max_overhead,
@@ -209,6 +216,12 @@ def eager_plans(model: nn.Module) -> tuple[EagerPlan, ...]:
     return tuple(call.plans.values()) if isinstance(call, EagerCall) else ()
 
 
+def pieces_plans(model: nn.Module) -> tuple[PiecesPlan, ...]:
+    """The plans of pieces mode that were made for `model` so far, one per input shape; empty in other modes."""
+    call = model._compiled_call_impl
+    return call.plans if isinstance(call, PiecesCall) else ()
+
+
 def inductor_plans(model: nn.Module) -> tuple[InductorPlan, ...]:
     """The plans of inductor mode that were made for `model` so far, one per input shape; empty in other modes."""
     call = model._compiled_call_impl
@@ -236,7 +249,11 @@ def attach(
 
 
 def _attach_trials(
-    kind: type[EagerCall | InductorCall], model: nn.Module, budget: str | int | None, mode: Mode, **settings: Any
+    kind: type[EagerCall | PiecesCall | InductorCall],
+    model: nn.Module,
+    budget: str | int | None,
+    mode: Mode,
+    **settings: Any,
 ) -> None:
     if budget is None:
         raise InvalidRequest(f"{mode} mode needs a budget.", hint='For example budget="8GiB".', field="budget")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from types import FunctionType
 from typing import Any
@@ -20,12 +21,13 @@ from torch._guards import CompileContext
 from remat.torch.adapters import adapter_for
 from remat.torch.contract import JointGraph, contract
 from remat.torch.decompositions import eager_kernels
-from remat.torch.executor import boxed_function
+from remat.torch.executor import BoxedFunction, boxed_function
 from remat.torch.sharding import is_sharded, refuse_sharded_parts, within_hooks
 
 Modules = tuple[fx.GraphModule, fx.GraphModule]
 JointHandler = Callable[[JointGraph, float], Modules]
 """Takes a contracted joint graph and the seconds that AOTAutograd took to trace it; gives forward and backward."""
+Wrap = Callable[[fx.GraphModule, str, BoxedFunction], BoxedFunction]
 
 _log = logging.getLogger("remat")
 
@@ -34,18 +36,23 @@ MAX_SHAPES = 64
 
 
 class JointBackend:
-    """A backend for `torch.compile` that calls `on_joint` for every training graph."""
+    """A backend for `torch.compile` that calls `on_joint` for every training graph.
+
+    With `wrap` a model may come as several graphs; it is given what runs each ("forward" or "backward"), and gives
+    what is called in its place.
+    """
 
     __name__ = "remat"
 
-    def __init__(self, on_joint: JointHandler) -> None:
+    def __init__(self, on_joint: JointHandler, *, wrap: Wrap | None = None) -> None:
         self.on_joint = on_joint
+        self.wrap = wrap
         self._frames: set[int | None] = set()
         self._began = 0.0
         self._compile = aot_autograd(
-            fw_compiler=_forward_function,
-            bw_compiler=_backward_function,
-            inference_compiler=_inference_function,
+            fw_compiler=partial(self._function, "forward"),
+            bw_compiler=partial(self._function, "backward"),
+            inference_compiler=partial(self._function, "inference"),
             partition_fn=self._partition,
         )
 
@@ -57,9 +64,14 @@ class JointBackend:
     def _partition(
         self, joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_hints: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        self._note_frame()
+        if self.wrap is None:
+            self._note_frame()
         contracted = contract(joint, forward_output_count=num_fwd_outputs)
         return self.on_joint(contracted, perf_counter() - self._began)
+
+    def _function(self, phase: str, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
+        function = boxed_function(module, label=phase)
+        return function if self.wrap is None else self.wrap(module, phase, function)
 
     def _note_frame(self) -> None:
         """Dynamo gives each piece of a split model a frame of its own; recompiles for new shapes keep theirs."""
@@ -72,26 +84,15 @@ class JointBackend:
             )
 
 
-def _forward_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-    return boxed_function(module, label="forward")
-
-
-def _backward_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-    return boxed_function(module, label="backward")
-
-
-def _inference_function(module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
-    return boxed_function(module, label="inference")
-
-
 def compiled_call(
     model: torch.nn.Module,
     backend: Callable[..., Any],
     loss_fn: Callable[[Any], Any] | None = None,
     *,
     max_shapes: int = MAX_SHAPES,
+    one_graph: bool = True,
 ) -> Callable[..., Any]:
-    """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape.
+    """`model(...)`, or `loss_fn(model(...))`, compiled as one graph per input shape, or as many as it takes.
 
     Dynamo would trace NumPy's random numbers as PyTorch's, silently: it is told to refuse them. Log lines in
     the forward, which it can't trace, are left out. Hooks that are put on modules later are guarded on; PyTorch
@@ -111,7 +112,7 @@ def compiled_call(
 
     settings: dict[str, Any] = {"recompile_limit": max_shapes}  # torch's stubs lack it
     compiled: Callable[..., Any] = torch.compile(
-        _with_code_of_its_own(call), backend=backend, fullgraph=True, dynamic=False, **settings
+        _with_code_of_its_own(call), backend=backend, fullgraph=one_graph, dynamic=False, **settings
     )
     tracing = torch._dynamo.config.patch(
         use_numpy_random_stream=True,

@@ -12,9 +12,10 @@ from rich.table import Table
 from torch import nn
 
 from remat.torch.both_ways import restored, run_once, run_unmeasured
-from remat.torch.compile import eager_plans, inductor_plans, planned_graphs
+from remat.torch.compile import eager_plans, inductor_plans, pieces_plans, planned_graphs
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.inductor.plan import InductorPlan
+from remat.torch.pieces.plan import PiecesPlan
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
 from remat_solver.budget import format_bytes
@@ -149,10 +150,10 @@ class Report:
         return capture.get().rstrip()
 
 
-def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report | EagerPlan | InductorPlan:
+def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report | EagerPlan | PiecesPlan | InductorPlan:
     """What the plan on `model` does. With a batch, one step is run and its peak measured; nothing else changes.
 
-    In eager and in inductor mode that is the plan itself, of the last input shape: it carries what its trial steps
+    In eager, pieces and inductor mode that is the plan itself, of the last input shape: it carries what its trial steps
     measured.
     Raises `ApplyError` if no plan runs on the model yet.
     """
@@ -164,6 +165,8 @@ def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report | EagerPlan | 
             measured = run_once(step, model, None).peak_bytes_above_start
     if plans := eager_plans(model):
         return plans[-1]
+    if pieces := pieces_plans(model):
+        return pieces[-1]
     if compiled := inductor_plans(model):
         return compiled[-1]
     records = planned_graphs(model)
