@@ -123,9 +123,13 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
         Stretch(base_bytes=peak, roles=tuple((kind_of[number], role) for number, role in roles))
         for peak, roles in found
     )
-    each = {**fields, "time_limit_s": fields["time_limit_s"] / len(graphs)}
+    total_ops = sum(len(graph) for graph in graphs)
+    limits_s = [fields["time_limit_s"] * len(graph) / total_ops for graph in graphs]
     negligible = int(NEGLIGIBLE * max(stretch.base_bytes for stretch in stretches))
-    schedules = tuple(tuple(ways_of(graph, negligible_bytes=negligible, **each)) for graph in graphs)
+    schedules = tuple(
+        tuple(ways_of(graph, negligible_bytes=negligible, **{**fields, "time_limit_s": limit_s}))
+        for graph, limit_s in zip(graphs, limits_s, strict=True)
+    )
     calls = _calls(stretches)
     ways = tuple(
         tuple(_as_way(schedule, known[0], calls[kind]) for schedule in known) for kind, known in enumerate(schedules)

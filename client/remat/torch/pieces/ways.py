@@ -17,6 +17,8 @@ FORWARD, WAITING, BACKWARD = "forward", "waiting", "backward"
 _SHARES = (0.25, 0.5, 0.75)
 _ROOM = 1.1
 """No schedule is sought whose peak is below this multiple of the working-set bound."""
+_LEAST_S = 2.0
+"""No solve is given less time; most need a fraction of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,8 @@ def ways_of(graph: Graph, *, negligible_bytes: int, time_limit_s: float, **solve
         ]
         limits += [(most.bytes_by_role[WAITING], (floor + highest) // 2)]
         for waiting_bytes, peak_bytes in limits:
-            steps = _solved(graph, waiting_bytes, peak_bytes, time_limit_s / len(limits), solve_fields)
+            limit_s = max(_LEAST_S, time_limit_s / len(limits))
+            steps = _solved(graph, waiting_bytes, peak_bytes, limit_s, solve_fields)
             if steps is not None:
                 others[steps] = refereed(graph, steps)
     return [least, *(way for steps, way in others.items() if steps not in (least.steps, most.steps)), most]
