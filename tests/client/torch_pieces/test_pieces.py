@@ -34,7 +34,7 @@ def _one_thread_and_costs_of_its_own(tmp_path_factory: pytest.TempPathFactory) -
 
 
 def planned(case: Case, budget: str | int) -> nn.Module:
-    return remat.compile(seeded_model(case), mode="pieces", budget=budget, time_limit_s=5)
+    return remat.compile(seeded_model(case), mode="pieces", budget=budget, gap=0.5)
 
 
 def traced(case: Case) -> nn.Module:
@@ -138,7 +138,7 @@ def test_where_every_step_brings_other_graphs_it_says_so() -> None:
 
 
 def test_verification_evaluation_and_the_report() -> None:
-    model = remat.compile(LibraryLoop(), mode="pieces", budget="80%", verify=True, time_limit_s=5)
+    model = remat.compile(LibraryLoop(), mode="pieces", budget="80%", verify=True, gap=0.5)
     batch = batch_of(LIBRARY, 0)
     with torch.no_grad():
         model(*batch)

@@ -172,10 +172,11 @@ class _Search:
         """The first choice whose measured peak is within the budget, compiled."""
         store_all = peak_of([ways[-1] for ways in self.ways], self.stretches)
         budget_bytes = asked = budget.in_bytes(store_all)
+        choosing = {name: value for name, value in self.fields.items() if name != "gap"}  # that is of a plan
         least_seen: int | None = None
         for trial in range(1, MAX_TRIALS + 1):
             try:
-                chosen = choose_ways(self.ways, self.stretches, budget_bytes=asked, **self.fields)
+                chosen = choose_ways(self.ways, self.stretches, budget_bytes=asked, **choosing)
             except InfeasibleBudget:
                 if least_seen is None:
                     raise
