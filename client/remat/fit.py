@@ -7,11 +7,11 @@ included; a verdict is no better than the costs that it rests on, and says when 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from remat_solver.bounds import working_set_bound
-from remat_solver.budget import format_bytes, parse_budget
+from remat_solver.budget import format_bytes, parse_budget, parse_bytes
 from remat_solver.errors import InfeasibleBudget, InvalidRequest, NoPlanInTime
 from remat_solver.graph import Graph
 from remat_solver.options import SolveOptions
@@ -70,16 +70,26 @@ class LargestBatch:
     tried: tuple[tuple[int, Fit], ...]
 
 
-def fits(step: Step | Graph, budget: str | int, *, max_overhead: float | None = None, **solve_fields: Any) -> Fit:
+def fits(
+    step: Step | Graph,
+    budget: str | int,
+    *,
+    max_overhead: float | None = None,
+    reserve: str | int = 0,
+    **solve_fields: Any,
+) -> Fit:
     """Whether `step` (or its measured graph) can run within `budget`, and how.
 
     A `Step` is captured and its distinct ops are measured one by one; the step itself never runs, so it need not fit.
     max_overhead: a plan that takes a larger share of extra compute (0.2 is 20%) does not count as fitting.
+    reserve: bytes (or "1GiB") of the budget to set aside for what runs outside of the step.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`.
 
     Raises the errors of capture, and `InvalidRequest` for a budget that can't be read.
     """
+    reserve_bytes = parse_bytes(reserve, field="reserve")
     graph = step if isinstance(step, Graph) else _measured(step)
+    graph = replace(graph, fixed_bytes=graph.fixed_bytes + reserve_bytes)
     parsed = parse_budget(budget)
     store_all_peak = simulate(graph, store_all_schedule(graph)).peak_bytes
     budget_bytes = parsed.in_bytes(store_all_peak)
@@ -121,6 +131,7 @@ def largest_batch(
     budget: str | int,
     *,
     max_overhead: float | None = None,
+    reserve: str | int = 0,
     multiple_of: int = 1,
     at_most: int = 65536,
     on_try: Callable[[int, Fit], None] | None = None,
@@ -130,6 +141,7 @@ def largest_batch(
 
     budget: bytes, not a share: every batch has another peak.
     max_overhead: how large a share of extra compute a batch may take (0.2 is 20%). Without it any plan will do.
+    reserve: bytes (or "1GiB") of the budget to set aside for what runs outside of the step.
     on_try: told of every batch that was tried.
 
     Larger batches are taken to need more memory. Where no plan was found in time the batch counts as too large, and
@@ -147,7 +159,7 @@ def largest_batch(
     while (count := search.next_count()) is not None:
         batch = count * multiple_of
         wanted = solve_fields if max_overhead is not None else {"gap": ANY_PLAN, **solve_fields}
-        fit = fits(make_step(batch), budget, max_overhead=max_overhead, **wanted)
+        fit = fits(make_step(batch), budget, max_overhead=max_overhead, reserve=reserve, **wanted)
         search.tried.append((count, fit))
         if on_try:
             on_try(batch, fit)
@@ -156,7 +168,9 @@ def largest_batch(
         raise _nothing_fits(search.tried[0][1], multiple_of)
     fit = next(fit for count, fit in search.tried if count == best)
     if max_overhead is None:
-        fit = fits(make_step(best * multiple_of), budget, **solve_fields)  # now for the fastest plan, not for any
+        fit = fits(
+            make_step(best * multiple_of), budget, reserve=reserve, **solve_fields
+        )  # now for the fastest plan, not for any
     return LargestBatch(
         batch=best * multiple_of,
         fit=fit,

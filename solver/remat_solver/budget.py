@@ -55,6 +55,21 @@ def parse_budget(text: str | int) -> Budget:
     return Budget(budget_bytes=int(float(match[1]) * _UNITS[unit]))
 
 
+def parse_bytes(text: str | int, *, field: str) -> int:
+    """Reads "1GiB", "500 MB" or a number of bytes, 0 among them; raises `InvalidRequest`, also for a share."""
+    if text in (0, "0"):
+        return 0
+    try:
+        amount = parse_budget(text).budget_bytes
+    except InvalidRequest:
+        amount = None
+    if amount is None:
+        raise InvalidRequest(
+            f"{field} {text!r} is no number of bytes.", hint='Write bytes or an amount like "1GiB".', field=field
+        )
+    return amount
+
+
 def format_bytes(amount: int) -> str:
     """Bytes for people: "1.50 GiB"."""
     size = float(amount)

@@ -30,7 +30,7 @@ def apply_pins(graph: Graph, *, keep: tuple[str, ...], recompute: tuple[str, ...
     """
     kept = matching_ops(graph, keep)
     absent = matching_ops(graph, recompute)
-    boundary = _boundary(graph) if absent else None
+    boundary = boundary_of(graph) if absent else None
     both = kept & absent
     if both:
         raise InvalidRequest(f"op {graph.ops[min(both)].name!r} is pinned both as keep and as recompute.", field="keep")
@@ -71,7 +71,8 @@ def keeps_pins(task: Task, schedule: Sequence[int]) -> bool:
     return True
 
 
-def _boundary(graph: Graph) -> int:
+def boundary_of(graph: Graph) -> int:
+    """The first backward op; raises `StrategyNotApplicable` where no op has that phase."""
     for index, op in enumerate(graph.ops):
         if op.phase == "backward":
             return index

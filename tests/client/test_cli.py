@@ -126,6 +126,14 @@ def test_solve_then_report_then_frontier(folder: Path, remat: Run) -> None:
     assert [point["overhead"] for point in points] == sorted((p["overhead"] for p in points), reverse=True)
 
 
+def test_a_module_within_a_budget_of_its_own(folder: Path, remat: Run) -> None:
+    save(chain(6, 1000), folder / "chain.json")
+    remat("solve", "chain.json", "--budget", "100%", "--module-budget", "f?=4KB", "-o", "plan.json")
+    assert load(Plan, folder / "plan.json").recompute_count == 2
+    complained = complaint(remat, "solve", "chain.json", "--budget", "100%", "--module-budget", "f1")
+    assert "not of the form PATTERN=BYTES" in complained
+
+
 def test_another_order_is_told_apart_from_recomputation(folder: Path, remat: Run) -> None:
     save(wide(), folder / "wide.json")
     printed, _ = remat("solve", "wide.json", "--budget", "12", "--reorder", "-o", "plan.json")
@@ -213,6 +221,9 @@ def test_capture_solve_verify(folder: Path, remat: Run) -> None:
     printed, _ = remat("verify", "training:step", "plan.json")
     assert "identical" in printed
     assert "plan" in complaint(remat, "verify", "training:other", "plan.json")
+    remat("capture", "training:step", "-o", "reserved.json", "--no-measure", "--reserve", "1MiB")
+    assert load(Graph, folder / "reserved.json").fixed_bytes == graph.fixed_bytes + 2**20
+    assert "no number of bytes" in complaint(remat, "capture", "training:step", "-o", "g.json", "--reserve", "10%")
 
 
 def test_an_unexpected_failure_is_one_line_too(folder: Path, remat: Run) -> None:

@@ -41,6 +41,14 @@ def test_a_smaller_budget_needs_a_plan() -> None:
     assert "more compute" in str(fit)
 
 
+def test_what_is_reserved_is_not_for_the_step() -> None:
+    graph = step_of(3)
+    assert remat.fits(graph, peak(graph) + 2**10, reserve="1KiB").verdict == "without recomputation"
+    assert remat.fits(graph, peak(graph) + 2**10 - 1, reserve="1KiB").verdict == "with a plan"
+    reserved = remat.largest_batch(step_of, 40 * UNIT, reserve=10 * UNIT).batch
+    assert reserved == remat.largest_batch(step_of, 30 * UNIT).batch < remat.largest_batch(step_of, 40 * UNIT).batch
+
+
 def test_below_the_working_set_it_is_a_proven_no() -> None:
     graph = step_of(3)
     fit = remat.fits(graph, working_set_bound(graph) - 1)

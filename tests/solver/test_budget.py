@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from remat_solver.budget import Budget, format_bytes, parse_budget
+from remat_solver.budget import Budget, format_bytes, parse_budget, parse_bytes
 from remat_solver.errors import InfeasibleBudget, InvalidRequest, RematError
 from remat_solver.options import SolveOptions, matching_ops, plan_key
 from tests.solver.graphs import chain
@@ -114,3 +114,15 @@ def test_every_error_has_its_own_slug() -> None:
 
     classes = descendants(RematError)
     assert len({cls.slug for cls in classes}) == len(classes)
+
+
+@pytest.mark.parametrize(("text", "amount"), [(0, 0), ("0", 0), (7, 7), ("1GiB", 2**30), ("500 MB", 500 * 10**6)])
+def test_amounts_are_read(text: str | int, amount: int) -> None:
+    assert parse_bytes(text, field="reserve") == amount
+
+
+@pytest.mark.parametrize("text", ["10%", "much", -1, "-1GiB"])
+def test_what_is_no_amount_is_refused(text: str | int) -> None:
+    with pytest.raises(InvalidRequest, match=r"reserve .* is no number of bytes") as caught:
+        parse_bytes(text, field="reserve")
+    assert caught.value.fields["field"] == "reserve"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from remat_solver.budget import format_bytes, parse_budget
 from remat_solver.errors import InvalidRequest
 from remat_solver.files import load, save, write_whole
 from remat_solver.graph import Graph
+from remat_solver.module_budgets import read_module_budgets, solve_within
 from remat_solver.options import ENGINES, STRATEGIES, SolveOptions
 from remat_solver.plan import Plan, confirm_plan
 from remat_solver.solve import frontier as solve_frontier
@@ -57,6 +59,10 @@ def solve(
     recompute: Annotated[
         list[str] | None, typer.Option(help="Ops (name pattern) whose values must not be kept for the backward.")
     ] = None,
+    module_budget: Annotated[
+        list[str] | None,
+        typer.Option(help="PATTERN=BYTES: what a module may hold for the backward, as in encoder=2GiB. Repeatable."),
+    ] = None,
     reorder: Annotated[
         bool, typer.Option("--reorder", help="Look for another order of the ops first. `remat.compile` follows none.")
     ] = False,
@@ -81,10 +87,12 @@ def solve(
         recompute=tuple(recompute or ()),
         reorder=reorder,
     )
+    budgets = _module_budgets(module_budget or [])
     with ExitStack() as stack:
         planner = stack.enter_context(Client(endpoint, api_key=api_key)).solve if endpoint else solve_here
         watch = stack.enter_context(watch_solve(graph.total_time_ns))
-        plan = planner(graph, options, on_progress=watch.on_progress, should_stop=watch.should_stop)
+        ask = partial(planner, on_progress=watch.on_progress, should_stop=watch.should_stop)
+        plan = solve_within(graph, options, budgets, ask) if budgets else ask(graph, options)
     out.print(plan_table([(graph.name or graph_file.name, plan)]))
     _print_order(plan)
     if output:
@@ -208,6 +216,16 @@ def _target(budget: str | None, max_overhead: str | None) -> SolveOptions:
     assert budget is not None
     parsed = parse_budget(budget)
     return SolveOptions(budget_bytes=parsed.budget_bytes, budget_fraction=parsed.budget_fraction)
+
+
+def _module_budgets(texts: list[str]) -> dict[str, int]:
+    pairs = [text.rpartition("=") for text in texts]
+    for (pattern, _, amount), text in zip(pairs, texts, strict=True):
+        if not pattern or not amount:
+            raise InvalidRequest(
+                f"{text!r} is not of the form PATTERN=BYTES.", hint="For example encoder=2GiB.", field="module_budget"
+            )
+    return read_module_budgets({pattern: amount for pattern, _, amount in pairs})
 
 
 def _fraction(text: str) -> float:

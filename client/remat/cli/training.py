@@ -16,7 +16,7 @@ from remat.cli.console import err, out
 from remat.cli.factory import load_step, require_torch
 from remat.client import Client
 from remat.page import render_page
-from remat_solver.budget import format_bytes
+from remat_solver.budget import format_bytes, parse_bytes
 from remat_solver.files import load, save, write_whole
 from remat_solver.plan import Plan
 from remat_solver.simulate import simulate, store_all_schedule
@@ -66,17 +66,20 @@ def capture(
     factory: Factory,
     output: Annotated[Path, typer.Option("--output", "-o", help="Graph file to write (.json or .json.zst).")],
     costs: Annotated[bool, typer.Option("--measure/--no-measure", help="Measure each op's time and workspace.")] = True,
+    reserve: Annotated[str, typer.Option(help='Set this much aside for what runs outside of the step: "1GiB".')] = "0",
 ) -> None:
     """Turn one training step into a graph file: its ops, values, sizes and measured times.
 
     Example: remat capture mypackage.training:make_step -o step.json.zst
     """
+    reserve_bytes = parse_bytes(reserve, field="reserve")
     step = load_step(factory)
     from remat.torch import capture as capture_step
     from remat.torch.measure import measure
 
     with err.status("capturing"):
         graph = capture_step(step)
+    graph = dataclasses.replace(graph, fixed_bytes=graph.fixed_bytes + reserve_bytes)
     if costs:
         with _op_progress() as progress:
             task = progress.add_task("measuring", total=None)

@@ -6,12 +6,14 @@ through the slot that `nn.Module.compile` uses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import nn
 
+from remat.torch import random_state
+from remat.torch.allocation import main_device, tensors_in
 from remat.torch.backend import Backend
 from remat.torch.breaks import explain
 from remat.torch.eager.compile import EagerCall
@@ -25,8 +27,9 @@ from remat.torch.pieces.plan import PiecesPlan
 from remat.torch.progress import is_watched, measure_visibly
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
+from remat.torch.running_out import OnOom, is_out_of_memory, random_states, shortage_of
 from remat.torch.shapes import Shapes, check_shapes
-from remat_solver.budget import parse_budget
+from remat_solver.budget import parse_budget, parse_bytes
 from remat_solver.errors import ApplyError, InvalidRequest, VerificationFailed
 from remat_solver.plan import Plan
 
@@ -64,9 +67,7 @@ class _PlannedCall:
             self._verify(args, kwargs)
         self.backend.inputs = (args, kwargs)
         try:
-            if self.compiled is None:
-                self.compiled = compiled_call(self.model, self.backend, self.loss_fn, max_shapes=self.max_shapes)
-            return self.compiled(*args, **kwargs)
+            return self._run(args, kwargs)
         except Exception as error:
             explained = explain(error)
             if explained is None:
@@ -76,6 +77,29 @@ class _PlannedCall:
             raise explained.with_traceback(None) from None
         finally:
             self.backend.inputs = None
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.backend.replans:
+            return self._compiled()(*args, **kwargs)
+        states = random_states(tensors_in((args, kwargs)))
+        while True:
+            try:
+                return self._compiled()(*args, **kwargs)
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or not self.backend.can_repeat:
+                    raise
+                shortage = shortage_of(error, main_device(tensors_in((args, kwargs))))
+            self.backend.lower_budget(shortage)  # outside of `except`: the traceback held what the forward had made
+            for device, state in states.items():
+                random_state.write(state, device)
+
+    def _compiled(self) -> Callable[..., Any]:
+        if self.backend.is_outdated:
+            self.backend.forget_records()
+            self.backend.is_outdated, self.compiled = False, None
+        if self.compiled is None:
+            self.compiled = compiled_call(self.model, self.backend, self.loss_fn, max_shapes=self.max_shapes)
+        return self.compiled
 
     def _verify(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         from remat.torch.verify import verify  # which itself compiles
@@ -100,10 +124,12 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     endpoint: str | None = None,
     optimizer: torch.optim.Optimizer | None = None,
     loss_fn: Callable[[Any], Any] | None = None,
-    reserve: int = 0,
+    reserve: str | int = 0,
     verify: bool = False,
     shapes: Shapes = "exact",
     max_shapes: int = MAX_SHAPES,
+    module_budgets: Mapping[str, str | int] | None = None,
+    on_oom: OnOom = "raise",
     on_progress: OnProgress | None = None,
     progress: bool | None = None,
     **solve_fields: Any,
@@ -127,11 +153,18 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         finds its plan; without it plans are made in this process.
     optimizer: whose state counts as memory; estimated before its first step.
     loss_fn: turns the model's output into the loss. The model then returns the loss, planned with the rest.
-    reserve: bytes to set aside on top (fragmentation, a loss computed outside the model).
+    reserve: bytes (or "1GiB") to set aside for what runs outside: a loss that is no part of the model, fragmentation.
     verify: whether to run the first step both ways and compare, bit for bit (see `remat.verify`).
     progress: whether to show on stderr what the first step is busy with; by default where that is a terminal.
     shapes: "exact" solves for each input shape; "bucket" takes the plan solved for a slightly larger one, if it fits
         the budget. No more than `max_shapes` are captured (evaluation counts as one): pad batches to a few.
+    module_budgets: how much modules, or ops, may hold from the forward for the backward, by name pattern as in
+        {"encoder": "2GiB"}: bytes of the values that their ops make and that are not made again. What to make again
+        is chosen by time for each byte, as pins, so that the proof is about the question with those pins.
+    on_oom: "replan" runs a forward or backward that runs out of memory again, by a plan with a smaller budget, and
+        goes on with that. Gradients, buffers and the random state come out as if it had fitted. It keeps the batch and
+        copies of changing buffers until the backward is over; a backward after a later forward can't be repeated, nor
+        a graph with effects (collectives). Memory that runs out elsewhere (in the optimizer) raises as before.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
         or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 
@@ -140,14 +173,21 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     """
     check_shapes(shapes, max_shapes)
     if mode in ("eager", "pieces", "inductor"):
-        given = {"max_overhead": max_overhead, "plan": plan, "endpoint": endpoint, "on_progress": on_progress}
+        given: dict[str, Any] = {
+            "max_overhead": max_overhead,
+            "plan": plan,
+            "endpoint": endpoint,
+            "on_progress": on_progress,
+        }
         given = {name: value for name, value in given.items() if value is not None}
+        given |= {"on_oom": on_oom} if on_oom != "raise" else {}
+        given |= {"module_budgets": module_budgets} if module_budgets else {}
         _refuse_for_trials(mode, {**given, **solve_fields})
         shows = is_watched() if progress is None else progress
         settings = {
             "optimizer": optimizer,
             "loss_fn": loss_fn,
-            "reserve_bytes": reserve,
+            "reserve_bytes": parse_bytes(reserve, field="reserve"),
             **({"measure": measure_visibly(measure)} if shows else {}),
             **solve_fields,
         }
@@ -171,6 +211,8 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         optimizer=optimizer,
         reserve=reserve,
         shapes=shapes,
+        module_budgets=module_budgets,
+        on_oom=on_oom,
         on_progress=on_progress,
         progress=progress,
         **solve_fields,

@@ -26,7 +26,7 @@ from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
 from torch.utils import _pytree as pytree
 
 from remat.torch import batch_norm, random_state
-from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.allocation import distinct_bytes, main_device, storage_bytes, storage_key, tensors_in
 from remat.torch.breaks import break_at
 from remat.torch.fake_layouts import correct_layouts
 from remat.torch.fake_storages import correct_fakes
@@ -53,7 +53,9 @@ class JointGraph:
     (tensors put on `ctx` by hand). `loss_is_outside` says that some tangent is no scalar: the model returns
     more than a loss. `own_regions` counts the regions of `torch.utils.checkpoint` that the model brings: they
     are not honoured, since the plan decides what is recomputed. `eager_kernels` says that eager mode's kernels run the
-    graph; a compiler that makes its own keeps to the trace.
+    graph; a compiler that makes its own keeps to the trace. `tangents` counts the gradients that the backward starts
+    from; `mutated_inputs` are the places of inputs whose contents the step replaces, `mutated_bytes` is their size.
+    `has_effects` says that some op does more than return results, so that the step can't be run again.
     """
 
     graph: Graph
@@ -70,6 +72,10 @@ class JointGraph:
     own_regions: int
     device: torch.device
     eager_kernels: bool = True
+    tangents: int = 0
+    mutated_inputs: frozenset[int] = frozenset()
+    mutated_bytes: int = 0
+    has_effects: bool = False
 
 
 @dataclass
@@ -133,12 +139,13 @@ def contract(
             "the model is on the meta device, whose ops are not those of a device that trains it.",
             hint="Capture it on the CPU or the GPU: tracing runs nothing, but weights and batch must be there.",
         )
-    frozen = _mutated_keys(placeholders, mutated, [*forward, *backward])
+    changing = _mutated_inputs(placeholders, mutated)
+    frozen = _mutated_keys(changing, [*forward, *backward])
     tangents = [node for node in placeholders if is_tangent(node)]
+    inputs = [node for node in placeholders if not is_tangent(node)]
     checks = _checks(module)
-    for node in placeholders:
-        if not is_tangent(node):
-            _add_input(ops, node)
+    for node in inputs:
+        _add_input(ops, node)
     for node in forward:
         if node in checks:
             _add_check(ops, node)
@@ -157,7 +164,7 @@ def contract(
         nodes=tuple(ops.nodes),
         boundary=boundary,
         values=ops.values,
-        inputs=tuple(tensor for node in placeholders if not is_tangent(node) for tensor in _results(node)),
+        inputs=tuple(tensor for node in inputs for tensor in _results(node)),
         forward_outputs=tuple(outputs[:forward_output_count]),
         backward_outputs=tuple(outputs[forward_output_count:]),
         random_devices=ops.random_devices,
@@ -168,6 +175,10 @@ def contract(
         own_regions=len({node.meta["ac_graph_id"] for node in module.graph.nodes if "ac_graph_id" in node.meta}),
         device=ops.device,
         eager_kernels=eager_kernels,
+        tangents=len(tangents),
+        mutated_inputs=frozenset(place for place, node in enumerate(inputs) if node in changing),
+        mutated_bytes=distinct_bytes((tensor for node in changing for tensor in _results(node)), ops.device),
+        has_effects=any(_has_effect(node.target) for node in [*forward, *backward]),
     )
 
 
@@ -193,19 +204,27 @@ def _results(node: fx.Node) -> list[torch.Tensor]:
     return tensors_in(node.meta.get("val"))
 
 
-def _mutated_keys(placeholders: list[fx.Node], mutated: set[int], nodes: list[fx.Node]) -> frozenset[int]:
+def _mutated_inputs(placeholders: list[fx.Node], mutated: set[int]) -> list[fx.Node]:
+    """The inputs whose contents the step replaces."""
+    if not placeholders or not mutated:
+        return []
+    output = next(iter(placeholders[0].graph.find_nodes(op="output")))
+    changed = {output.meta["desc"][position].mutated_input for position in mutated}
+    return [node for node in placeholders if node.meta.get("desc") in changed]
+
+
+def _mutated_keys(changing: list[fx.Node], nodes: list[fx.Node]) -> frozenset[int]:
     """Storages whose contents change while the step runs: what reads them can't be run again later."""
-    keys: set[int] = set()
-    if placeholders and mutated:
-        output = next(iter(placeholders[0].graph.find_nodes(op="output")))
-        changed = {output.meta["desc"][position].mutated_input for position in mutated}
-        for node in placeholders:
-            if node.meta.get("desc") in changed:
-                keys.update(storage_key(tensor) for tensor in _results(node))
+    keys = {storage_key(tensor) for node in changing for tensor in _results(node)}
     for node in nodes:
         if _is_mutable(node.target):
             keys.update(storage_key(tensor) for argument in _written_arguments(node) for tensor in _results(argument))
     return frozenset(keys)
+
+
+def _has_effect(target: object) -> bool:
+    """Whether an op does more than return results: it changes an argument, or talks to other ranks."""
+    return _is_mutable(target) or (isinstance(target, torch._ops.OpOverload) and "c10d" in target.namespace)
 
 
 def _is_mutable(target: object) -> bool:

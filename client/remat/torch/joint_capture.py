@@ -22,6 +22,7 @@ from remat.torch.adapters import adapter_for
 from remat.torch.contract import JointGraph, contract
 from remat.torch.decompositions import eager_kernels
 from remat.torch.executor import BoxedFunction, boxed_function
+from remat.torch.running_out import Repeatable, Replan
 from remat.torch.sharding import is_sharded, refuse_sharded_parts, within_hooks
 
 Modules = tuple[fx.GraphModule, fx.GraphModule]
@@ -30,6 +31,7 @@ JointHandler = Callable[[JointGraph, float], Modules]
 Wrap = Callable[[fx.GraphModule, str, BoxedFunction], BoxedFunction]
 
 _log = logging.getLogger("remat")
+_REPEATABLE = "remat_repeatable"
 
 MAX_SHAPES = 64
 """How many input shapes one model may be compiled for, unless its user says otherwise."""
@@ -39,14 +41,17 @@ class JointBackend:
     """A backend for `torch.compile` that calls `on_joint` for every training graph.
 
     With `wrap` a model may come as several graphs; it is given what runs each ("forward" or "backward"), and gives
-    what is called in its place.
+    what is called in its place. With `replan` a backward that runs out of memory begins anew with what that returns.
     """
 
     __name__ = "remat"
 
-    def __init__(self, on_joint: JointHandler, *, wrap: Wrap | None = None) -> None:
+    def __init__(
+        self, on_joint: JointHandler, *, wrap: Wrap | None = None, replan: Replan | None = None
+    ) -> None:
         self.on_joint = on_joint
         self.wrap = wrap
+        self.replan = replan
         self._frames: set[int | None] = set()
         self._began = 0.0
         self._compile = aot_autograd(
@@ -67,10 +72,17 @@ class JointBackend:
         if self.wrap is None:
             self._note_frame()
         contracted = contract(joint, forward_output_count=num_fwd_outputs)
-        return self.on_joint(contracted, perf_counter() - self._began)
+        modules = self.on_joint(contracted, perf_counter() - self._began)
+        if self.replan:
+            repeatable = Repeatable(joint=contracted, replan=self.replan)
+            for module in modules:
+                module.meta[_REPEATABLE] = repeatable
+        return modules
 
     def _function(self, phase: str, module: fx.GraphModule, _inputs: Sequence[Any]) -> Callable[..., Any]:
         function = boxed_function(module, label=phase)
+        if self.replan and phase != "inference":
+            function = module.meta[_REPEATABLE].guard(phase, function)
         return function if self.wrap is None else self.wrap(module, phase, function)
 
     def _note_frame(self) -> None:

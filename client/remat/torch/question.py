@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from remat.torch.measure import measure
@@ -11,6 +11,7 @@ from remat.torch.planning import Measure, Planner
 from remat_solver.budget import parse_budget
 from remat_solver.errors import InvalidRequest
 from remat_solver.graph import Graph
+from remat_solver.module_budgets import solve_within
 from remat_solver.options import Progress, SolveOptions
 from remat_solver.plan import Plan
 from remat_solver.solve import solve
@@ -41,18 +42,26 @@ def solve_options(budget: str | int | None, max_overhead: str | float | None, **
     return asked
 
 
-def asking_planner(options: SolveOptions, *, endpoint: str | None, on_progress: OnProgress | None) -> Planner:
+def asking_planner(
+    options: SolveOptions,
+    *,
+    endpoint: str | None,
+    on_progress: OnProgress | None,
+    module_budgets: Mapping[str, int] | None = None,
+) -> Planner:
     """A planner that asks `options` of every graph: in this process, or of the service at `endpoint`."""
-    if endpoint is None:
-        return lambda graph: solve(graph, options, on_progress=on_progress)
 
-    def ask(graph: Graph) -> Plan:
+    def ask(graph: Graph, options: SolveOptions) -> Plan:
+        if endpoint is None:
+            return solve(graph, options, on_progress=on_progress)
         from remat.client import Client  # an HTTP client is loaded only by those who use one
 
         with Client(endpoint) as client:
             return client.solve(graph, options, on_progress=on_progress)
 
-    return ask
+    if module_budgets:
+        return lambda graph: solve_within(graph, options, module_budgets, ask)
+    return lambda graph: ask(graph, options)
 
 
 def measuring(endpoint: str | None) -> Measure:

@@ -33,13 +33,15 @@ def state_bytes(device: torch.device) -> int:
     return int(torch.get_rng_state().nbytes) if device.type == "cpu" else 0
 
 
-def _read(device: torch.device) -> torch.Tensor:
+def read(device: torch.device) -> torch.Tensor:
+    """The state of the default generator of `device`."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     return torch.get_rng_state()
 
 
-def _write(state: torch.Tensor, device: torch.device) -> None:
+def write(state: torch.Tensor, device: torch.device) -> None:
+    """Sets the state of the default generator of `device`."""
     if device.type == "cuda":
         torch.cuda.set_rng_state(state, device)
     else:
@@ -54,7 +56,7 @@ class SaveState:
     __name__ = "save_random_state"
 
     def __call__(self) -> torch.Tensor:
-        return _read(self.device)
+        return read(self.device)
 
 
 @dataclass(frozen=True)
@@ -66,9 +68,9 @@ class Replay:
     __name__ = "replay_random"
 
     def __call__(self, state: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        present = _read(self.device)
-        _write(state, self.device)
+        present = read(self.device)
+        write(state, self.device)
         try:
             return self.target(*args, **kwargs)
         finally:
-            _write(present, self.device)
+            write(present, self.device)

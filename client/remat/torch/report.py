@@ -21,6 +21,7 @@ from remat.torch.step import Step
 from remat_solver.budget import format_bytes
 from remat_solver.errors import ApplyError
 from remat_solver.graph import Graph
+from remat_solver.module_budgets import held_for_backward
 
 LISTED = 10
 """How many of the largest saved values and the costliest recomputed ops a report names."""
@@ -223,17 +224,9 @@ def _report_graph(record: PlannedGraph, peak_bytes_above_start: int | None) -> G
 
 
 def saved_values(graph: Graph, schedule: tuple[int, ...]) -> list[SavedValue]:
-    """The values that forward runs write and that something reads after the first backward op, in order of number."""
-    phases = [graph.ops[op].phase for op in schedule]
-    split = phases.index("backward") if "backward" in phases else len(schedule)
-    made_before: dict[int, bool] = {}
-    saved: set[int] = set()
-    for step, op in enumerate(schedule):
-        if step >= split:
-            saved.update(value for value in graph.ops[op].reads if made_before.get(value))
-        for value in graph.written_by(op):
-            made_before[value] = step < split
-    return [SavedValue(name=_value_name(graph, value), size_bytes=graph.sizes[value]) for value in sorted(saved)]
+    """The values that the forward makes and the backward reads without making them again, in order of number."""
+    held = held_for_backward(graph, schedule)
+    return [SavedValue(name=_value_name(graph, value), size_bytes=graph.sizes[value]) for value in held]
 
 
 def _value_name(graph: Graph, value: int) -> str:
