@@ -38,13 +38,14 @@ def solve_within(graph: Graph, options: SolveOptions, module_budgets: Mapping[st
         names = tuple(glob.escape(graph.ops[op].name) for op in sorted(pinned))
         plan = ask(graph, dataclasses.replace(options, recompute=(*options.recompute, *names)))
         held = held_for_backward(graph, plan.schedule)
-        before = len(pinned)
+        fits = True
         for pattern, ops in modules.items():
             own = [value for value in held if graph.producer[value] in ops]
             excess = sum(graph.sizes[value] for value in own) - module_budgets[pattern]
             if excess > 0:
+                fits = False
                 pinned |= _cheapest(graph, own, kept, excess, pattern)
-        if len(pinned) == before:
+        if fits:
             return plan
 
 

@@ -35,7 +35,7 @@ def apply_pins(graph: Graph, *, keep: tuple[str, ...], recompute: tuple[str, ...
     if both:
         raise InvalidRequest(f"op {graph.ops[min(both)].name!r} is pinned both as keep and as recompute.", field="keep")
     if boundary is not None:
-        absent = _crossing(graph, absent, boundary, named=frozenset(recompute))
+        absent = _barred(graph, absent, boundary, named=frozenset(recompute))
     if kept:
         ops = tuple(
             dataclasses.replace(op, recomputable=False) if index in kept else op for index, op in enumerate(graph.ops)
@@ -83,19 +83,19 @@ def boundary_of(graph: Graph) -> int:
     )
 
 
-def _crossing(graph: Graph, ops: frozenset[int], boundary: int, *, named: frozenset[str]) -> frozenset[int]:
-    """The pinned ops before the boundary with a value that some op behind it reads."""
+def _barred(graph: Graph, ops: frozenset[int], boundary: int, *, named: frozenset[str]) -> frozenset[int]:
+    """The pinned ops before the boundary whose values would be of use behind it.
+
+    That is so for values which only forward ops read, too: those ops may run again.
+    """
     found = set()
     for index in ops:
         op = graph.ops[index]
-        crosses = any(
-            graph.readers[value] and graph.readers[value][-1] >= boundary and not graph.is_output[value]
-            for value in graph.written_by(index)
-        )
-        if index >= boundary or not crosses:
+        read = [value for value in graph.written_by(index) if graph.readers[value] and not graph.is_output[value]]
+        if index >= boundary or not read:
             continue
         if op.recomputable:
             found.add(index)
-        elif op.name in named:
+        elif op.name in named and any(graph.readers[value][-1] >= boundary for value in read):
             raise InvalidRequest(f"op {op.name!r} is pinned as recompute but may not be recomputed.", field="recompute")
     return frozenset(found)

@@ -6,14 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from remat_solver import module_budgets
 from remat_solver.errors import InvalidRequest, NoPlanInTime
 from remat_solver.graph import Graph
 from remat_solver.module_budgets import held_for_backward, read_module_budgets, solve_within
 from remat_solver.options import SolveOptions
+from remat_solver.pins import keeps_pins
+from remat_solver.preparation import make_task
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.solve import solve
-from tests.solver.graphs import chain
+from tests.solver.graphs import chain, op
 
 ROOMY = SolveOptions(budget_fraction=1.0)
 LAYERS = 8
@@ -76,15 +77,21 @@ def test_what_can_not_be_recomputed_is_said() -> None:
         solve_within(two_modules(recomputable=False), ROOMY, {"low": 100}, solve)
 
 
+def test_a_pin_holds_for_values_that_only_the_forward_reads_too() -> None:
+    """The noise of a dropout is soon made from its floats: those, too, can be held for the backward."""
+    names = ("m.mask", "m.floats", "m.noise", "loss")
+    ops = [op(name, *([i - 1] if i else []), phase="forward") for i, name in enumerate(names)]
+    graph = Graph(ops=(*ops, op("back", 2, 3, phase="backward")), outputs=(4,))
+    again = (0, 1, 2, 3, 2, 4)
+    assert held_for_backward(graph, again) == [1, 3]
+    for pins, is_kept in (("m.noise",), True), (("m.noise", "m.floats"), False):
+        task = make_task(graph, SolveOptions(budget_bytes=100, recompute=pins), 100)
+        assert keeps_pins(task, again) is is_kept
+
+
 def test_a_pattern_without_ops_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="no op's name matches 'lower'"):
         solve_within(two_modules(), ROOMY, {"lower": 100}, solve)
-
-
-def test_without_pins_the_budget_would_be_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_budgets, "_cheapest", lambda *_: set())
-    plan = solve_within(two_modules(), ROOMY, {"low": 100}, solve)
-    assert held_bytes(two_modules(), plan.schedule, "low") > 100
 
 
 def test_amounts_are_read() -> None:

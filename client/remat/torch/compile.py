@@ -27,7 +27,7 @@ from remat.torch.pieces.plan import PiecesPlan
 from remat.torch.progress import is_watched, measure_visibly
 from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
-from remat.torch.running_out import OnOom, is_out_of_memory, random_states, shortage_of
+from remat.torch.running_out import OnOom, is_out_of_memory, random_states, release_cached, shortage_of
 from remat.torch.shapes import Shapes, check_shapes
 from remat_solver.budget import parse_budget, parse_bytes
 from remat_solver.errors import ApplyError, InvalidRequest, VerificationFailed
@@ -81,14 +81,16 @@ class _PlannedCall:
     def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self.backend.replans:
             return self._compiled()(*args, **kwargs)
-        states = random_states(tensors_in((args, kwargs)))
+        device = main_device([*self.model.parameters(), *tensors_in((args, kwargs))])
+        states = random_states(device)
         while True:
             try:
                 return self._compiled()(*args, **kwargs)
             except RuntimeError as error:
                 if not is_out_of_memory(error) or not self.backend.can_repeat:
                     raise
-                shortage = shortage_of(error, main_device(tensors_in((args, kwargs))))
+                shortage = shortage_of(error, device)
+            release_cached(device)
             self.backend.lower_budget(shortage)  # outside of `except`: the traceback held what the forward had made
             for device, state in states.items():
                 random_state.write(state, device)

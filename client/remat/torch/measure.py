@@ -34,12 +34,15 @@ FEWEST_REPEATS = 2
 BURST_NS = 20_000_000
 """No further repeats in a pass once an op took this long in it."""
 
+_FILLER_BYTES = 2**26
+_FILLS = 64
+
 ProgressCallback = Callable[[int, int, str], None]
 """Called with the number of op runs done, their total and the op's name, on the measuring thread."""
 _log = logging.getLogger("remat")
 _DEFAULT_CACHE = CostCache
 _GPU_NUMBER = re.compile(r'"cuda:\d+"')
-_FORMAT = "2"
+_FORMAT = "3"
 """Changes when costs come to mean something else, so that older ones are not taken for new."""
 
 
@@ -103,6 +106,8 @@ def _costs_on(
     start_profiler()
     bench = _Bench(device=device, names=missing, repeats=repeats, on_progress=on_progress)
     measured = run_untraced(bench.measure)
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what the ops took is for the training
     if store:
         store.put(environment, {_on_any_gpu(text): cost for text, cost in measured.items()})
         measured |= _look_up(store, environment, measured)  # of two processes that measured at once, the first counts
@@ -199,8 +204,12 @@ def _time_cpu(call: PreparedCall, repeats: int) -> int:
 
 
 def _time_cuda(call: PreparedCall, repeats: int, device: torch.device) -> int:
-    """Events around each run, recorded without waiting, so that launches overlap as they do in a step."""
+    """Events around each run, recorded without waiting and behind other work, so that a small op's launch is hidden.
+
+    In a step the device is busy with what came before, too, while the next op is launched.
+    """
     stream = torch.cuda.current_stream(device)
+    _occupy(device)
     pairs = []
     for _ in range(max(repeats, FEWEST_REPEATS)):
         call.restore()
@@ -212,6 +221,13 @@ def _time_cuda(call: PreparedCall, repeats: int, device: torch.device) -> int:
     torch.cuda.synchronize(device)
     least_ms: float = min(start.elapsed_time(end) for start, end in pairs)
     return round(least_ms * 1e6)
+
+
+def _occupy(device: torch.device) -> None:
+    """Gives the device about a millisecond of work (each fill takes it longer than launching it takes the host)."""
+    filler = torch.empty(_FILLER_BYTES, dtype=torch.uint8, device=device)
+    for _ in range(_FILLS):
+        filler.zero_()
 
 
 def describe_device(device: torch.device) -> str:

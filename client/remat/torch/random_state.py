@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from remat_solver.errors import ApplyError
+
 _ATTENTION_PREFIX = "_scaled_dot_product"
 
 
@@ -34,8 +36,13 @@ def state_bytes(device: torch.device) -> int:
 
 
 def read(device: torch.device) -> torch.Tensor:
-    """The state of the default generator of `device`."""
+    """The state of the default generator of `device`. Raises `ApplyError` while a CUDA graph is being recorded."""
     if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            raise ApplyError(
+                "a random op that is recomputed can't be recorded in a CUDA graph: its generator's state is saved.",
+                hint='Pin random ops with keep= ("*dropout*"), or train without CUDA graphs.',
+            )
         return torch.cuda.get_rng_state(device)
     return torch.get_rng_state()
 

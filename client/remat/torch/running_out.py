@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, fx
 
 from remat.torch import random_state
-from remat.torch.allocation import main_device
 from remat.torch.contract import JointGraph
 from remat.torch.executor import BoxedFunction, boxed_function
 
@@ -61,9 +60,15 @@ def smaller_budget(peak_bytes: int, fixed_bytes: int, shortage: Shortage) -> int
     return limit - int(STEP * max(limit - fixed_bytes, 0)) - 1
 
 
-def random_states(tensors: list[Tensor]) -> dict[torch.device, Tensor]:
-    """The states of the generators that a call with `tensors` may draw from."""
-    return {device: random_state.read(device) for device in {torch.device("cpu"), main_device(tensors)}}
+def release_cached(device: torch.device) -> None:
+    """Gives freed blocks back to the device, whose fragments may have been in the way."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def random_states(device: torch.device) -> dict[torch.device, Tensor]:
+    """The states of the generators that a call on `device` may draw from."""
+    return {drawn: random_state.read(drawn) for drawn in {torch.device("cpu"), device}}
 
 
 def kept_bytes(joint: JointGraph) -> int:
@@ -137,6 +142,7 @@ class Repeatable:
 
     def _repeat(self, shortage: Shortage, tangents: list[Any]) -> tuple[Any, ...]:
         while True:
+            release_cached(self.joint.device)
             forward, backward = self.replan(self.joint, shortage)
             try:
                 gradients = self._run(boxed_function(forward), boxed_function(backward), tangents)

@@ -89,9 +89,10 @@ class _Search:
         bound = working_set_bound(self.graph)
         if self.task.budget_bytes < bound:
             raise self.task.infeasible(proof_scope="order", below_bytes=bound)
-        store_all = simulate(self.graph, store_all_schedule(self.graph))
-        if store_all.peak_bytes <= self.task.budget_bytes and not self.task.absent_at_boundary:
-            self.best.offer(store_all_schedule(self.graph), should_stop=self.task.is_over)
+        in_order = store_all_schedule(self.graph)
+        store_all = simulate(self.graph, in_order)
+        if store_all.peak_bytes <= self.task.budget_bytes and self.is_allowed(in_order):
+            self.best.offer(in_order, should_stop=self.task.is_over)
             return self.found("")
         is_near_floor = self.task.budget_bytes < _NEAR_THE_FLOOR * bound
         if is_near_floor:
