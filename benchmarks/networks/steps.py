@@ -35,6 +35,6 @@ def _tiny_step() -> Step:
 
 STEPS: dict[str, Callable[[], Step]] = {
     "tiny": _tiny_step,
-    **DEMO_STEPS,
     **{name: network.make_step for name, network in NETWORKS.items()},
+    **DEMO_STEPS,
 }
