@@ -46,9 +46,7 @@ class JointBackend:
 
     __name__ = "remat"
 
-    def __init__(
-        self, on_joint: JointHandler, *, wrap: Wrap | None = None, replan: Replan | None = None
-    ) -> None:
+    def __init__(self, on_joint: JointHandler, *, wrap: Wrap | None = None, replan: Replan | None = None) -> None:
         self.on_joint = on_joint
         self.wrap = wrap
         self.replan = replan
