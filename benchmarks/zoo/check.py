@@ -26,7 +26,9 @@ from benchmarks.zoo.catalogue import find
 from benchmarks.zoo.row import Cause, Planned, Row
 from benchmarks.zoo.training import Training, differences, seeded_batch, train
 from remat.torch.compile import eager_plans, pieces_plans
+from remat.torch.eager.plan import EagerPlan
 from remat.torch.joint_capture import compiled_call
+from remat.torch.pieces.plan import PiecesPlan
 from remat_solver.bounds import working_set_bound
 from remat_solver.errors import GraphBreak, InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.graph import Graph
@@ -181,15 +183,21 @@ def _plan_several(architecture: Architecture, eager: Training, row: Row) -> None
         try:
             planned = _at_the_least_share(architecture, mode, references)
         except Exception as error:
-            row.reason = f"{mode} mode: {_line(error)}; {row.reason}"
-            if not isinstance(error, RematError):
-                row.cause = "us"
+            _say_of_mode(row, mode, _line(error), is_ours=not isinstance(error, RematError))
             continue
         row.plans.append(planned)
         if not planned.identical_to:
-            _say(row, "us", f"{mode} mode differs: {planned.first_difference}")
-        if planned.measured_peak_bytes > planned.budget_bytes:
-            _say(row, "us", f"{mode} mode: {planned.measured_peak_bytes - planned.budget_bytes} bytes over the budget")
+            _say_of_mode(row, mode, f"differs: {planned.first_difference}", is_ours=True)
+        over = planned.measured_peak_bytes - planned.budget_bytes
+        if over > 0:
+            _say_of_mode(row, mode, f"{over} bytes over the budget", is_ours=True)
+
+
+def _say_of_mode(row: Row, mode: str, reason: str, *, is_ours: bool) -> None:
+    """Puts it before the reason why the model is several graphs, which is known already."""
+    row.reason = f"{mode} mode: {reason}; {row.reason}"
+    if is_ours:
+        row.cause = "us"
 
 
 def _at_the_least_share(architecture: Architecture, mode: str, references: dict[str, Training]) -> Planned:
@@ -216,10 +224,17 @@ def _at_the_least_share(architecture: Architecture, mode: str, references: dict[
         store_all_peak_bytes=plan.store_all_peak_bytes,
         predicted_peak_bytes=plan.predicted_peak_bytes,
         measured_peak_bytes=plan.fixed_bytes + max(first, plan.kept_bytes + max(later)),
-        recomputes=sum(part is not None for part in plan.regions.values()) if mode == "eager" else len(plan.pieces),
+        recomputes=_recomputed_parts(plan),
         identical_to=next((name for name, found in different.items() if not found), ""),
         first_difference="; ".join(found[0] for found in different.values() if found),
     )
+
+
+def _recomputed_parts(plan: EagerPlan | PiecesPlan) -> int:
+    """How many regions, or runs of pieces, run again in part or whole."""
+    if isinstance(plan, EagerPlan):
+        return sum(region is not None for region in plan.regions.values())
+    return sum(piece.calls for piece in plan.pieces if piece.recompute_ns)
 
 
 def _short(where: str) -> str:
