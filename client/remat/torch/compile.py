@@ -29,6 +29,7 @@ from remat.torch.question import OnProgress
 from remat.torch.record import PlannedGraph
 from remat.torch.running_out import OnOom, is_out_of_memory, random_states, release_cached, shortage_of
 from remat.torch.shapes import Shapes, check_shapes
+from remat.torch.sharding import is_sharded
 from remat_solver.budget import parse_budget, parse_bytes
 from remat_solver.errors import ApplyError, InvalidRequest, VerificationFailed
 from remat_solver.plan import Plan
@@ -87,7 +88,8 @@ class _PlannedCall:
             try:
                 return self._compiled()(*args, **kwargs)
             except RuntimeError as error:
-                if not is_out_of_memory(error) or not self.backend.can_repeat:
+                may_repeat = self.backend.can_repeat and not is_sharded(self.model)  # whose hooks wait for other ranks
+                if not is_out_of_memory(error) or not may_repeat:
                     raise
                 shortage = shortage_of(error, device)
             release_cached(device)
@@ -166,7 +168,8 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     on_oom: "replan" runs a forward or backward that runs out of memory again, by a plan with a smaller budget, and
         goes on with that. Gradients, buffers and the random state come out as if it had fitted. It keeps the batch and
         copies of changing buffers until the backward is over; a backward after a later forward can't be repeated, nor
-        a graph with effects (collectives). Memory that runs out elsewhere (in the optimizer) raises as before.
+        a graph with effects (collectives), nor the forward of a sharded model. Memory that runs out elsewhere (in the
+        optimizer) raises as before.
     solve_fields: further fields of `SolveOptions`, such as `time_limit_s`, or the pins `keep` and `recompute`: modules
         or ops, by name pattern ("blocks.0", "*.attention"), that are never run twice, or never kept for the backward.
 

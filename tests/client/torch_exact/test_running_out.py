@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.client.torch_exact.networks import rows
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # PyTorch's own, where it traces `scale`
 
 WIDTH = 16
+compiling = importlib.import_module("remat.torch.compile")  # the name in the package is the function
 failures: Counter[str] = Counter()
 """How many of the next runs of `scale` in each phase ask the allocator for more than there is."""
 
@@ -149,6 +151,15 @@ def test_a_backward_after_a_later_forward_is_not_repeated() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     second.backward()
     assert len(planned_graphs(model)) == 1
+
+
+def test_the_forward_of_a_sharded_model_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = planned()
+    model(rows(40)).backward()
+    monkeypatch.setattr(compiling, "is_sharded", lambda _model: True)  # its hooks would wait for the other ranks
+    failures["forward"] = 1
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        model(rows(40))
 
 
 def test_where_nothing_smaller_fits_that_is_said() -> None:
