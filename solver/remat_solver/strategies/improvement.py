@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.strategies.base import Task
+from remat_solver.strategies.beam_tries import BeamTries
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.neighbourhood import NeighbourhoodSearch
@@ -33,6 +34,9 @@ _FIRST_PLAN_SHARE = 0.15
 """Of the time that is left, for coming nearer to a first schedule, after each round without one."""
 _SMALLEST_EFFORT = 0.25
 _PRESS_FAILURES = 12
+_DEEP = 0.25
+"""From this overhead on ops run several times, and beams find what evictions don't."""
+_FIRST_BEAMS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ class Improvement:
         self.report = report
         self.neighbourhoods: NeighbourhoodSearch | None = None
         self.refitting = Refitting(lifetimes)
+        self.beams = BeamTries(lifetimes, task.budget_bytes)
         self.yields: dict[str, Yield] = {}
         self.has_seeds = False
         self.effort = 1.0
@@ -104,6 +109,9 @@ class Improvement:
         self.has_seeds = True
         seconds = min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SEED_OPS))
         self.refit(time.monotonic() + seconds)
+        while not self.has_plan() and self.is_deep() and self.beams.tries < _FIRST_BEAMS and not self.task.is_over():
+            self.beams.improve(self.best, should_stop=self.task.is_over)
+            self.report("beam")
 
     def refit(self, stop_s: float) -> bool:
         """Iterated greedy until then, or until it fails to find a first schedule. True if the incumbent got faster."""
@@ -168,10 +176,12 @@ class Improvement:
     def improve_once(self) -> bool:
         """One try of whichever search has gained more often for its time so far."""
         assert self.neighbourhoods is not None
-        searches: dict[str, NeighbourhoodSearch | Refitting] = {
+        searches: dict[str, NeighbourhoodSearch | Refitting | BeamTries] = {
             "refit": self.refitting,
             "neighbourhood": self.neighbourhoods,
         }
+        if self.is_deep():
+            searches["beam"] = self.beams
         name = max(searches, key=lambda name: self.yields.get(name, _FIRST_YIELD).rate)
         start_s = time.monotonic()
         is_better = searches[name].improve(self.best, should_stop=self.task.is_over)
@@ -189,6 +199,11 @@ class Improvement:
         while self.best.is_worth_approaching() and failures < _PRESS_FAILURES and not self.is_past(stop_s):
             failures += not self.approach()
         return self.best.time_ns < before_ns
+
+    def is_deep(self) -> bool:
+        """Whether beams are worth their time: ops run several times, in a graph that is not too large."""
+        overhead_ns = self.best.time_ns - self.graph.total_time_ns
+        return self.beams.suits() and not (self.has_plan() and overhead_ns < _DEEP * self.graph.total_time_ns)
 
     def has_plan(self) -> bool:
         return self.best.schedule is not None
