@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from remat.torch.both_ways import forked_randomness
-from remat.torch.eager.regions import own_call
+from remat.torch.eager.regions import candidate_regions, own_call
 from remat.torch.step import Step
 from remat_solver.errors import ApplyError
 
@@ -45,11 +45,12 @@ def in_draw(number: int) -> Iterator[None]:
         yield
 
 
-def full_draws(step: Step, modules: Mapping[str, nn.Module]) -> list[int]:
-    """The draws in which each of `modules` (by path) runs that runs in any draw looked at.
+def full_draws(step: Step) -> list[int]:
+    """The draws in which every block of the model runs that runs in any draw looked at.
 
-    Raises `ApplyError` if there is none.
+    Smaller parts may differ: not every expert gets tokens in every step. Raises `ApplyError` if there is none.
     """
+    modules = next(iter(candidate_regions(step.model)), {})
     ran: list[set[str]] = []
     while len(ran) < LOOKED_AT or (len(ran) < AT_MOST and any(paths != ran[0] for paths in ran)):
         with in_draw(len(ran)):

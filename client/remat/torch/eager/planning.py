@@ -59,7 +59,7 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     with in_draw(0):
         kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
     candidates = candidate_regions(step.model)
-    draws = full_draws(step, {path: module for modules in candidates for path, module in modules.items()})
+    draws = full_draws(step)
     cuts = [_cut(step, modules, draws[0], measure, resident, kept_bytes) for modules in candidates]
     cuts = [cut for cut in cuts if cut.regions]
     if not cuts:

@@ -22,8 +22,8 @@ def own_call(module: nn.Module) -> Callable[..., Any]:
 def candidate_regions(model: nn.Module) -> list[Regions]:
     """Ways of cutting the model into regions: a few large ones (its blocks), and the smallest that hold several ops.
 
-    Large regions hold few inputs and need much memory while they run again; small ones the other way round. A model
-    without modules that hold modules has none.
+    The large ones come first. They hold few inputs and need much memory while they run again; small ones the other way
+    round. A model without modules that hold modules has none.
     """
     candidates = [_blocks(model, ""), _smallest(model, "")]
     distinct: list[Regions] = []

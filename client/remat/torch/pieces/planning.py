@@ -110,7 +110,7 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     resident = fixed_bytes(tensors, [], step.optimizer, device) + reserve_bytes
     with in_draw(0):
         kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
-    draws = full_draws(step, dict(step.model.named_modules()))[:MEASURED]
+    draws = full_draws(step)[:MEASURED]
     bench = _Bench(step=step, draws=draws, device=device, measure=measure, fixed_bytes=resident, kept_bytes=kept_bytes)
     pieces, call = bench.compiled({})
     if not pieces.graphs:
