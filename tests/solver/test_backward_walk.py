@@ -10,7 +10,7 @@ from remat_solver.bounds import working_set_bound
 from remat_solver.formulation.lifetimes import find_lifetimes
 from remat_solver.graph import Graph, Op, Value
 from remat_solver.simulate import simulate, store_all_schedule
-from remat_solver.strategies.backward_walk import least_reachable_bytes
+from remat_solver.strategies.backward_walk import judge_budget
 from tests.solver.free_optimum import free_optimum
 from tests.solver.graphs import chain, op
 from tests.solver.random_graphs import random_budget, random_graph
@@ -18,7 +18,9 @@ from tests.solver.test_agreement import batches
 
 
 def refute(graph: Graph, budget_bytes: int, *, effort: int = 10**9) -> int | None:
-    return least_reachable_bytes(find_lifetimes(graph), budget_bytes, effort=effort, should_stop=lambda: False)
+    verdict = judge_budget(find_lifetimes(graph), budget_bytes, effort=effort, should_stop=lambda: False)
+    assert verdict.is_settled or effort < 10**6
+    return verdict.needed_bytes
 
 
 def without_replay_states(graph: Graph) -> Graph:
@@ -103,8 +105,6 @@ def test_a_stop_request_ends_the_walk() -> None:
         return True
 
     graph = chain(40)
-    assert (
-        least_reachable_bytes(find_lifetimes(graph), working_set_bound(graph) + 20, effort=10**9, should_stop=stop)
-        is None
-    )
+    verdict = judge_budget(find_lifetimes(graph), working_set_bound(graph) + 20, effort=10**9, should_stop=stop)
+    assert not verdict.is_settled
     assert looks == 1

@@ -125,7 +125,7 @@ def test_values_of_one_op_die_separately():
 def test_optimal_plans_agree_with_exhaustive_search():
     """The wider agreement, with the dense formulation too, is in test_agreement."""
     scopes = set()
-    for seed in (68, *range(300, 370)):
+    for seed in (793, 823, *range(300, 370)):
         graph = random_graph(seed, most_ops=6)
         budget = random_budget(graph, seed)
         within_class = exhaustive_optimum(graph, budget)

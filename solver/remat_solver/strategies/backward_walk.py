@@ -34,27 +34,31 @@ _COMPARISONS = 16
 """So many comparisons of sets take as long as one step."""
 _STEPS_PER_LOOK = 256
 
-_State = tuple[int, int]
+State = tuple[int, int]
 """(bytes of the wanted values, the wanted values as a set of bits)."""
 
 
-def least_reachable_bytes(
-    lifetimes: Lifetimes, budget_bytes: int, *, effort: int, should_stop: Callable[[], bool]
-) -> int | None:
-    """Bytes that every schedule needs at least, if they exceed `budget_bytes`; None if that could not be shown.
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """`needed_bytes`: what every schedule needs at least, if more than the budget. If that is None and `is_settled`,
+    a walk arrived: nothing but replay states can be in the way of a schedule."""
 
-    `effort`: give up after about so many steps (some 200,000 a second).
-    """
-    walk = _Walk(lifetimes, budget_bytes, effort, should_stop)
-    states: list[_State] = [(0, 0)]
+    needed_bytes: int | None
+    is_settled: bool
+
+
+def judge_budget(lifetimes: Lifetimes, budget_bytes: int, *, effort: int, should_stop: Callable[[], bool]) -> Verdict:
+    """Whether any walk arrives. `effort`: give up after about so many steps (some 200,000 a second)."""
+    walk = Walk(lifetimes, budget_bytes, effort, should_stop)
+    states: list[State] = [(0, 0)]
     for stage in range(len(lifetimes.graph) - 1, -1, -1):
         earlier = walk.before(stage, states)
         if earlier is None:
-            return None
+            return Verdict(needed_bytes=None, is_settled=False)
         if not earlier:
-            return walk.least_blocked
+            return Verdict(needed_bytes=walk.least_blocked, is_settled=True)
         states = earlier
-    return None
+    return Verdict(needed_bytes=None, is_settled=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +72,9 @@ class _Run:
     workspace_bytes: int
 
 
-class _Walk:
+class Walk:
+    """Steps back over runs, under one budget, and what was spent on them."""
+
     def __init__(self, lifetimes: Lifetimes, budget_bytes: int, effort: int, should_stop: Callable[[], bool]) -> None:
         self.lifetimes = lifetimes
         self.producer = lifetimes.graph.producer
@@ -100,7 +106,7 @@ class _Walk:
         graph = self.lifetimes.graph
         return sum(graph.sizes[value] for value in graph.written_by(op) if self.lifetimes.is_lasting[value])
 
-    def before(self, stage: int, states: list[_State]) -> list[_State] | None:
+    def before(self, stage: int, states: list[State]) -> list[State] | None:
         """The states right before the first run of op `stage`, from those right before the next first run.
 
         Smaller states come first, so that a superset always finds its subset there. None if the effort is used up.
@@ -113,12 +119,12 @@ class _Walk:
         while queue:
             state = heapq.heappop(queue)
             wanted = state[1]
-            if _holds_any(wanted, kept):
+            if holds_any(wanted, kept):
                 continue
             kept.append(wanted)
-            if self._is_tired(len(kept)):
+            if self.is_tired(len(kept)):
                 return None
-            first = self._step_back(stage, stage, state)
+            first = self.step_back(stage, stage, state)
             if first is not None:
                 found[first[1]] = first[0]
                 if not self.runs[stage].reads & ~wanted:
@@ -129,17 +135,17 @@ class _Walk:
                     heapq.heappush(queue, earlier)
         return _undominated(found)
 
-    def _recomputes(self, stage: int, state: _State) -> list[_State]:
+    def _recomputes(self, stage: int, state: State) -> list[State]:
         """The states before a recompute that gives some wanted value; a single one if that one is best."""
         left = state[1]
-        found: list[_State] = []
+        found: list[State] = []
         while left:
             op = self.producer[(left & -left).bit_length() - 1]
             run = self.runs[op]
             left &= ~run.writes
             if not self.lifetimes.may_rerun[op]:
                 continue
-            earlier = self._step_back(op, stage, state)
+            earlier = self.step_back(op, stage, state)
             if earlier is None:
                 continue
             if not run.reads & ~state[1]:
@@ -147,7 +153,7 @@ class _Walk:
             found.append(earlier)
         return found
 
-    def _step_back(self, op: int, stage: int, state: _State) -> _State | None:
+    def step_back(self, op: int, stage: int, state: State) -> State | None:
         """The state before a run of `op`, where `stage` is the next op that has yet to run; None if it is blocked."""
         in_use, wanted = state
         run = self.runs[op]
@@ -161,21 +167,21 @@ class _Walk:
             return None
         return in_use - run.written_bytes, (wanted & ~run.writes) | run.reads
 
-    def _is_tired(self, comparisons: int) -> bool:
+    def is_tired(self, comparisons: int) -> bool:
         before = self.steps // _STEPS_PER_LOOK
         self.steps += 1 + comparisons // _COMPARISONS
         return self.steps > self.effort or (self.steps // _STEPS_PER_LOOK > before and self.should_stop())
 
 
-def _undominated(found: dict[int, int]) -> list[_State]:
+def _undominated(found: dict[int, int]) -> list[State]:
     """The states, by size, without those that want what another wants and more. `found`: bytes by wanted values."""
     kept: list[int] = []
     for _, wanted in sorted((in_use, wanted) for wanted, in_use in found.items()):
-        if not _holds_any(wanted, kept):
+        if not holds_any(wanted, kept):
             kept.append(wanted)
     return [(found[wanted], wanted) for wanted in kept]
 
 
-def _holds_any(wanted: int, others: list[int]) -> bool:
+def holds_any(wanted: int, others: list[int]) -> bool:
     """Whether one of the sets `others` lies within `wanted`."""
     return any([wanted & other == other for other in others])  # noqa: C419 (twice as fast as with a generator)

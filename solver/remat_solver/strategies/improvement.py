@@ -84,11 +84,13 @@ class Improvement:
         self.effort = 1.0
         """Time for the incumbent, as a share of the time that a round took; halved where it led to nothing."""
 
-    def try_once(self) -> None:
-        """One try at a first schedule, where the graph is large enough for that to matter."""
-        if len(self.graph) > _TINY:
-            self.refitting.improve(self.best, should_stop=self.task.is_over)
-            self.report("refit")
+    def try_once(self) -> bool:
+        """One try at a first schedule, where the graph is large enough for that to matter. True if it was made."""
+        if len(self.graph) <= _TINY:
+            return False
+        self.refitting.improve(self.best, should_stop=self.task.is_over)
+        self.report("refit")
+        return True
 
     def follow(self, found: Round, *, before_ns: int) -> bool:
         """Improves for as long as the round took, or less where that has led to nothing. True if it helps.

@@ -11,6 +11,7 @@ from remat_solver.formulation.lifetimes import find_lifetimes
 from remat_solver.formulation.memory_cuts import Slot
 from remat_solver.pins import keeps_pins
 from remat_solver.simulate import simulate, store_all_schedule
+from remat_solver.strategies.backward_bound import BackwardBound
 from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.improvement import Improvement
@@ -40,6 +41,10 @@ _FIRST_REFUTATION_S = 0.1
 _SECOND_REFUTATION_S = 1.0
 _REFUTATION_SHARE = 0.5
 """Of a round's time, for such a proof, while there is no plan."""
+_WIDE_GAP = 0.02
+"""Of the store-all time: near the floor ops then run many times over, and schedules are followed back for a bound."""
+_TRIAL_SHARE, _BACKWARD_SHARE = 0.05, 0.5
+"""Of the time that is left, for such a bound: until it is better than the relaxation's, and then."""
 
 
 def memory_cuts(task: Task) -> Found:
@@ -80,6 +85,7 @@ class _Search:
         self.lifetimes = find_lifetimes(task.graph)
         self.relaxation = Relaxation(task, self.lifetimes)
         self.refutation = Refutation(task, self.lifetimes)
+        self.backward: BackwardBound | None = None
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.improvement = Improvement(
             task, self.lifetimes, self.best, self.relaxation, is_closed=self.is_closed, report=self.report
@@ -96,11 +102,12 @@ class _Search:
             return self.found("")
         is_near_floor = self.task.budget_bytes < _NEAR_THE_FLOOR * bound
         if is_near_floor:
+            self.backward = BackwardBound(self.task, self.lifetimes)
             self.refutation.attempt(_FIRST_REFUTATION_S)
         self.choose_first_slots(store_all.peak_step)
         self.take_known()
-        self.improvement.try_once()
-        if is_near_floor and self.best.schedule is None:
+        has_tried = self.improvement.try_once()
+        if has_tried and is_near_floor and self.best.schedule is None:
             self.refutation.attempt(_SECOND_REFUTATION_S)
         while not self.is_closed() and not self.task.is_over() and self.do_round():
             self.check_target()
@@ -144,6 +151,7 @@ class _Search:
         self.improvement.seed()
         if self.best.schedule is None:
             self.refutation.attempt(max(_FIRST_REFUTATION_S, _REFUTATION_SHARE * found.wall_s))
+        self.follow_back()
         self.improvement.guess(found)
         is_refined = is_proven and self.refine(found)
         self.relaxation.is_unsolved = not is_proven and not self.relaxation.is_unsolved
@@ -151,6 +159,23 @@ class _Search:
             self.relaxation.limit_s *= _LIMIT_GROWTH
         is_better = self.improvement.follow(found, before_ns=before_ns)
         return is_refined or is_better or not is_proven
+
+    def follow_back(self) -> None:
+        """Once, from the second round on, where the gap is wide near the floor: the bound of `backward_bound`."""
+        backward, relaxation = self.backward, self.relaxation
+        if backward is None or self.best.schedule is None or relaxation.rounds < 2:
+            return
+        if self.best.time_ns - relaxation.bound_ns <= _WIDE_GAP * self.graph.total_time_ns:
+            return
+        self.backward = None
+        enough_ns = self.best.time_ns - self.gap_ns()
+        backward.raise_for(_TRIAL_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
+        if backward.bound_ns > relaxation.bound_ns:
+            backward.raise_for(_BACKWARD_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
+        relaxation.take_bound(min(backward.bound_ns, self.best.time_ns), "order")
+        if backward.schedule is not None and self.best.fits(backward.schedule):
+            self.best.offer(backward.schedule, should_stop=self.task.is_over)
+        self.report("followed back")
 
     def aim(self) -> None:
         """Tells the next round of the incumbent, in one of two ways.

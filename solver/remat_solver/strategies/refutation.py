@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.regression import Regression
-from remat_solver.strategies.backward_walk import least_reachable_bytes
+from remat_solver.strategies.backward_walk import Verdict, judge_budget
 from remat_solver.strategies.base import Task
 
 _MOST_OPS = 64
@@ -29,6 +29,8 @@ class Refutation:
         self.task = task
         self.lifetimes = lifetimes
         self.walk_effort = _FIRST_WALK
+        self.is_hopeless = False
+        """Whether it is known that there is nothing to prove."""
         self.regression = Regression(task.graph)
         self.questions = self._deeper_and_deeper()
         self.stop_s = 0.0
@@ -37,7 +39,10 @@ class Refutation:
         """Goes on for so long; raises `InfeasibleBudget` with proof scope "order" if nothing fits the budget."""
         self.stop_s = time.monotonic() + seconds
         budget = self.task.budget_bytes
-        self._walk()
+        if not self.is_hopeless:
+            self._walk()
+        if self.is_hopeless:
+            return
         for op, node_limit in self.questions:
             bound = self._bound_bytes(op, node_limit, enough=budget)
             if bound > budget:
@@ -50,15 +55,18 @@ class Refutation:
     def _walk(self) -> None:
         if self.walk_effort > _LAST_WALK:
             return
-        needed, more = self.task.budget_bytes, self._needed_bytes(self.task.budget_bytes)
-        while more is not None:
-            needed, more = more, self._needed_bytes(more)
-        if needed > self.task.budget_bytes:
+        verdict = self._judge(self.task.budget_bytes)
+        needed = verdict.needed_bytes
+        if needed is not None:
+            more = self._judge(needed).needed_bytes
+            while more is not None:
+                needed, more = more, self._judge(more).needed_bytes
             raise self.task.infeasible(proof_scope="order", below_bytes=needed)
+        self.is_hopeless = verdict.is_settled
         self.walk_effort *= _GROWTH
 
-    def _needed_bytes(self, budget_bytes: int) -> int | None:
-        return least_reachable_bytes(self.lifetimes, budget_bytes, effort=self.walk_effort, should_stop=self._is_over)
+    def _judge(self, budget_bytes: int) -> Verdict:
+        return judge_budget(self.lifetimes, budget_bytes, effort=self.walk_effort, should_stop=self._is_over)
 
     def _bound_bytes(self, op: int, node_limit: int, *, at_least: int = 0, enough: int | None = None) -> int:
         return self.regression.bound_bytes(

@@ -192,7 +192,10 @@ class Relaxation:
         if not math.isfinite(bound):
             return
         total = self.graph.total_time_ns
-        bound_ns = total + math.ceil(bound * model.scale.time_unit - 1e-9 * total)
+        self.take_bound(total + math.ceil(bound * model.scale.time_unit - 1e-9 * total), model.proof_scope)
+
+    def take_bound(self, bound_ns: int, scope: ProofScope) -> None:
+        """Keeps the bound if it is the best so far."""
         if bound_ns > self.bound_ns:
             self.bound_ns = bound_ns
-            self.bound_scope = model.proof_scope
+            self.bound_scope = scope
