@@ -187,6 +187,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
         given = {name: value for name, value in given.items() if value is not None}
         given |= {"on_oom": on_oom} if on_oom != "raise" else {}
         given |= {"module_budgets": module_budgets} if module_budgets else {}
+        given |= {"shapes": shapes} if shapes != "exact" else {}
         _refuse_for_trials(mode, {**given, **solve_fields})
         shows = is_watched() if progress is None else progress
         settings = {

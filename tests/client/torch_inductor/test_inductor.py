@@ -104,6 +104,14 @@ def test_the_report_is_the_plan_and_says_that_it_is_not_exact(both: Both) -> Non
     assert "not to the bit" in str(both.plan)
 
 
+def test_statistics_are_updated_by_the_forward_alone(both: Both) -> None:
+    model = both.step.model
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model(*both.step.args)
+    assert all(not torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
+    model.load_state_dict(before, strict=False)
+
+
 def test_evaluation_runs_without_a_plan_and_removing_gives_the_model_back(both: Both) -> None:
     model = both.step.model.eval()
     with torch.no_grad():
@@ -174,7 +182,7 @@ def test_without_a_compiler_the_error_says_what_to_install(monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"budget": "80%", "max_overhead": 0.1}, {"budget": "80%", "keep": "0"}, {"budget": "80%", "endpoint": "x"}],
+    [{}, {"budget": "80%", "max_overhead": 0.1}, {"budget": "80%", "keep": "0"}, {"budget": "80%", "shapes": "bucket"}],
 )
 def test_what_the_mode_does_not_take_is_refused_at_once(arguments: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match="inductor mode"):

@@ -6,8 +6,8 @@ to the bit to eager mode's (nor, always, to another compilation's), and a peak c
 
     partitioners.py   the two partitioners: PyTorch's own, watched, and one that follows a schedule
     products.py       keeping matrix products where a plan runs them
-    fusion.py         which ops became one kernel, and the op graph in which each such kernel is one op
-    kernel_costs.py   what kernels cost: arithmetic, and memory traffic at their edges only
+    fusion.py         the op graph in which each stored result is one op, with all that is computed on the way to it
+    kernel_costs.py   what such an op costs: arithmetic, and memory traffic at its edges only
     rehearsal.py      a step's peak without compiling its kernels
     planning.py       compile, run, measure, adjust, until the measured peak is within the budget
     difference.py     whether a planned step's gradients are those of the plain compiled one

@@ -1,17 +1,19 @@
 """Two ways of cutting a joint graph for Inductor: as PyTorch does, watched, and as a schedule says.
 
-Of PyTorch's private names it needs Inductor's `compile_fx`, `CustomPartitionerFn` and `_post_fusion_custom_pass`, and
-the partitioner that Inductor uses by default.
+Of PyTorch's private names it needs Inductor's `compile_fx`, `CustomPartitionerFn`, `_post_fusion_custom_pass` and
+`CppScheduling`, and the partitioner that Inductor uses by default.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import sysconfig
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx
@@ -38,14 +40,28 @@ class Sighting:
     kernels: list[frozenset[str]] = field(default_factory=list)
     stored: set[str] = field(default_factory=set)
 
+    @property
+    def seen(self) -> frozenset[str]:
+        """Every node that came into a kernel."""
+        return frozenset().union(*self.kernels)
+
     def note(self, nodes: list[Any]) -> None:
         """Takes in the scheduler's nodes of one graph, after fusion."""
         for node in nodes:
-            parts = [part.node for part in node.get_nodes() if part.node is not None]
-            self.kernels.append(frozenset(origin.name for part in parts for origin in part.get_origins()))
+            parts = [part for part in node.get_nodes() if part.node is not None]
+            self.kernels.append(frozenset(origin.name for part in parts for origin in part.node.get_origins()))
+            inside = {node.get_name(), *(part.get_name() for part in parts)}
             for part in parts:
-                known = part.get_origin_node()
-                self.stored.update([known.name] if known is not None else (o.name for o in part.get_origins()))
+                users = {user.get_name() for buffer in part.get_outputs() for user in buffer.users}
+                if not users <= inside:  # else fusing it with all its readers left it in registers
+                    known = part.node.get_origin_node()
+                    self.stored.update([known.name] if known is not None else _last(part.node.get_origins()))
+
+
+def _last(origins: Iterable[fx.Node]) -> set[str]:
+    """Those that none of the others reads."""
+    nodes = set(origins)
+    return {node.name for node in nodes if not nodes & node.users.keys()}
 
 
 class _WatchedPartitioner(CustomPartitionerFn):
@@ -87,7 +103,7 @@ class _PlannedPartitioner(CustomPartitionerFn):
 
     def uuid(self) -> str:
         """What PyTorch's caches know the plan by."""
-        return hashlib.sha256(repr((self.structure_hash, self.schedule)).encode()).hexdigest()
+        return hashlib.sha256(repr(("one by one", self.structure_hash, self.schedule)).encode()).hexdigest()
 
     def __deepcopy__(self, _memo: Any) -> _PlannedPartitioner:
         return self
@@ -114,19 +130,38 @@ def watched_backend(sighting: Sighting) -> Backend:
 
 def planned_backend(schedule: tuple[int, ...], structure_hash: str, settings: Mapping[str, Any] = _DEFAULTS) -> Backend:
     """Compiles what the schedule says, under further settings. Raises `PlanMismatch` where another graph arrives."""
-    return _backend({"custom_partitioner_fn": _PlannedPartitioner(schedule, structure_hash), **settings})
+    return _backend({"custom_partitioner_fn": _PlannedPartitioner(schedule, structure_hash), **settings}, _one_by_one)
 
 
-def _backend(settings: dict[str, Any]) -> Backend:
-    """A backend of its own, since Dynamo does not look at settings. PyTorch's cache of cut graphs can't know plans."""
+def _backend(settings: dict[str, Any], compiling: Callable[[Backend], Backend] = lambda inner: inner) -> Backend:
+    """A backend of its own, since Dynamo does not look at settings. PyTorch's cache of cut graphs can't know plans.
+
+    `compiling` wraps what compiles a graph, be it the forward's at once or the backward's later.
+    """
 
     def backend(module: fx.GraphModule, inputs: Sequence[Any], **_options: Any) -> Any:
-        from torch._inductor.compile_fx import compile_fx  # takes a second, which other modes need not wait
+        from torch._inductor.compile_fx import compile_fx, compile_fx_inner  # a second that other modes need not wait
 
         with torch._functorch.config.patch(enable_autograd_cache=False):
-            return compile_fx(module, list(inputs), config_patches=dict(settings))
+            return compile_fx(module, list(inputs), compiling(compile_fx_inner), config_patches=dict(settings))
 
     return backend
+
+
+def _one_by_one(compile_graph: Backend) -> Backend:
+    """On the CPU, a call for each kernel: Inductor would put all that stand between two library calls into one.
+
+    Their buffers then all exist at once, those of a recomputed kernel beside those that its reader could free first.
+    """
+
+    @functools.wraps(compile_graph)
+    def compile_one_by_one(*args: Any, **kwargs: Any) -> Any:
+        from torch._inductor.codegen.cpp import CppScheduling
+
+        with patch.object(CppScheduling, "MAX_FUSED_KERNEL_ARGS_NUM", 0):
+            return compile_graph(*args, **kwargs)
+
+    return compile_one_by_one
 
 
 def require_compiler(device: torch.device) -> None:
