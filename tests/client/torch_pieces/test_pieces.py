@@ -170,3 +170,21 @@ def test_ways_lead_from_all_saved_to_nothing_saved() -> None:
     kept = {graph.producer[value] for value in read} - set(frugal[waits + 1 :]) - {boundary_of(graph)}
     assert again
     assert not any(graph.ops[op].recomputable for op in kept)
+
+
+class Adding(nn.Module):
+    """Its gradient is the one that it is given, repeated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(WIDTH))
+
+    def forward(self) -> Tensor:
+        return self.weight.sum()
+
+
+def test_a_piece_whose_backward_computes_nothing_has_one_way_to_run() -> None:
+    graph = remat.capture(remat.Step(Adding()))
+    assert boundary_of(graph) == len(graph) - 1
+    assert nothing_saved(graph) == store_all_schedule(graph)
+    assert len({way.steps for way in ways_of(graph, negligible_bytes=0, time_limit_s=1)}) == 1

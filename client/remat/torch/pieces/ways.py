@@ -93,8 +93,8 @@ def refereed(graph: Graph, steps: tuple[int, ...]) -> Schedule:
 
 
 def boundary_of(graph: Graph) -> int:
-    """The op between the phases."""
-    return next(index for index, op in enumerate(graph.ops) if op.phase == "backward") - 1
+    """The op between the phases: the last one, where the backward does nothing but look at tensors otherwise."""
+    return next((index for index, op in enumerate(graph.ops) if op.phase == "backward"), len(graph)) - 1
 
 
 def nothing_saved(graph: Graph) -> tuple[int, ...]:
