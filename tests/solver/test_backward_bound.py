@@ -57,8 +57,9 @@ def test_with_a_window_for_everything_it_is_the_optimum(seeds: range) -> None:
 
 
 @pytest.mark.parametrize("seeds", batches(3_000, default=300))
-def test_any_window_gives_a_bound_and_a_larger_one_no_smaller_bound(seeds: range) -> None:
-    """Graphs with replay states too, which the bound leaves out."""
+def test_no_window_gives_more_than_the_optimum(seeds: range) -> None:
+    """Graphs with replay states too, which the bound leaves out. A larger window mostly gives more, but need not."""
+    smaller = larger = 0
     for seed in seeds:
         graph = random_graph(seed, most_ops=6)
         budget_bytes = tight_budget(graph, seed)
@@ -68,8 +69,10 @@ def test_any_window_gives_a_bound_and_a_larger_one_no_smaller_bound(seeds: range
         bounds = [bound(graph, budget_bytes, window_ns=window_ns) for window_ns in (0, 1, 2, 5, EVERYTHING)]
         known = [found for found in bounds if found is not None]
         assert len(known) == len(bounds), seed
-        assert known == sorted(known), seed
-        assert known[-1] <= optimum - graph.total_time_ns, seed
+        assert max(known) <= optimum - graph.total_time_ns, seed
+        smaller += known[-1] < known[0]
+        larger += known[-1] > known[0]
+    assert smaller <= larger
 
 
 def test_small_windows_still_say_something_where_ops_run_many_times() -> None:
