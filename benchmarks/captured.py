@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.public import Row, add_common_arguments, ask_cp_sat, measure_row, publish
+from benchmarks.public import Row, add_common_arguments, ask_cp_sat, measure_row, numbers, publish
 from remat_solver.bounds import working_set_bound
 from remat_solver.files import load
 from remat_solver.graph import Graph
@@ -76,11 +76,6 @@ def bench(names: list[str], arguments: argparse.Namespace, console: Console) -> 
                 rows.append(pool.apply(measure_alone, (name, budget_name, budget_bytes, arguments)))
             console.print(f"{name} at {budget_name}: {rows[-1].status}, {rows[-1].solve_s:.2f} s")
     return sorted(rows, key=lambda row: row.ops)
-
-
-def numbers(text: str) -> list[float]:
-    """The numbers of a comma-separated list; "" holds none."""
-    return [float(number) for number in text.split(",") if number]
 
 
 def main() -> int:
