@@ -188,6 +188,17 @@ def test_a_bound_of_a_linear_program_that_was_cut_short_is_not_believed() -> Non
     log.read("Cbc0020I Exiting on maximum time")
     log.read("Cbc0005I Partial search - best objective 360.17856 (best possible 1.0569217e+12), took 6734 iterations")
     assert log.bound == pytest.approx(162.25725, abs=1e-9)
+    assert not log.proved_optimal
+
+
+def test_cuts_at_the_root_count_where_the_search_was_completed() -> None:
+    log = CbcLog()
+    log.read("Continuous objective value is 162.241 - 0.05 seconds")
+    log.read("Cbc0013I At root node, 7 cuts changed objective from 162.241 to 170.126 in 2 passes")
+    log.read("Result - Optimal solution found (within gap tolerance)")
+    assert log.proved_optimal
+    assert log.bound == pytest.approx(162.24, abs=1e-9)
+    assert log.completed_bound == pytest.approx(170.125, abs=1e-9)
 
 
 def is_running(pid: int) -> bool:

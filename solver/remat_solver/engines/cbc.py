@@ -172,7 +172,8 @@ def _outcome(
         return Outcome(termination="no_solution", bound=bound, wall_s=wall_s)
     x, objective = accept_incumbent(program, x, engine="cbc")
     if log.proved_optimal and in_time:
-        bound = max(bound, objective - max(limits.absolute_gap, _CUTOFF_INCREMENT))
+        by_gap = objective - max(limits.absolute_gap, _CUTOFF_INCREMENT)
+        bound = max(bound, by_gap, min(log.completed_bound + program.constant, worst))
     proven = log.proved_optimal and in_time
     return Outcome(
         termination="optimal" if proven else "feasible",

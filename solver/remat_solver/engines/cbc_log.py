@@ -3,7 +3,8 @@
 Every printed bound is lowered by one unit in its last printed place, because printing may have
 rounded it up. Bounds are believed that CBC prints while its search goes on. What it prints when its time is
 over may come from a linear program that was cut short, whose "objective" bounds nothing: it printed 1.0569217e+12
-as best possible of a program whose optimum is 222. Log lines are those of CBC 2.10 (checked: 2.10.3, 2.10.8).
+as best possible of a program whose optimum is 222. What cuts did at the root counts where the search was completed
+(`completed_bound`). Log lines are those of CBC 2.10 (checked: 2.10.3, 2.10.8).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _INCUMBENTS = re.compile(rf"^Cbc(?:0004I|0012I|0016I) Integer solution of {_NUMB
 _TREE = re.compile(rf"^Cbc0010I After .* tree, {_NUMBER} best solution, best possible {_NUMBER}")
 _PARTIAL = re.compile(rf"^Cbc0005I Partial search - best objective {_NUMBER} ")
 _RELAXATION = re.compile(rf"^Continuous objective value is {_NUMBER}")
-_ROOT = re.compile(rf"^Cbc0013I At root node, \d+ cuts changed objective from {_NUMBER} to ")
+_ROOT = re.compile(rf"^Cbc0013I At root node, \d+ cuts changed objective from {_NUMBER} to {_NUMBER}")
 _INFEASIBLE = (
     "Problem is infeasible",
     "Pre-processing says infeasible",
@@ -35,6 +36,8 @@ class CbcLog:
     def __init__(self) -> None:
         self.incumbent = math.inf
         self.bound = -math.inf
+        self.completed_bound = -math.inf
+        """A bound if CBC ended by itself, and not because its time was over."""
         self.proved_optimal = False
         self.proved_infeasible = False
         self.finished = False
@@ -66,6 +69,7 @@ class CbcLog:
             self._lower_incumbent(match[1])
         elif match := _ROOT.match(line):
             self._raise_bound(match[1])
+            self.completed_bound = max(self.completed_bound, float(match[2]) - last_place(match[2]))
 
     def _lower_incumbent(self, text: str) -> None:
         if abs(float(text)) < _NONE:
