@@ -12,7 +12,7 @@ from remat_solver.engines.incumbent import is_feasible
 from remat_solver.formulation.embedding import embed
 from remat_solver.formulation.lifetimes import find_lifetimes
 from remat_solver.formulation.memory_cuts import build_model
-from remat_solver.formulation.range_cuts import strengthen
+from remat_solver.formulation.strengthening import strengthen
 from remat_solver.graph import Graph
 from remat_solver.simulate import simulate
 from remat_solver.strategies.refinement import places

@@ -22,19 +22,14 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from remat_solver.engines.base import MixedIntegerProgram
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import ONE, CutModel, Slot
 
 MIN_VIOLATION = 0.02
 """Cuts violated by less are not worth a row."""
-_TIGHT = 1e-6
-
-Relax = Callable[[MixedIntegerProgram], Sequence[float] | None]
-"""Solves a program without its integrality; None if it was stopped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,40 +45,6 @@ class RangeCut:
     producer: int
     reader: int | None = None
     held_at: Slot | None = None
-
-
-def strengthen(
-    lifetimes: Lifetimes,
-    model: CutModel,
-    pool: list[RangeCut],
-    relax: Relax,
-    *,
-    rounds: int = 12,
-    per_range: int = 8,
-) -> int:
-    """Adds range cuts to `model.program` as rows: those of `pool`, then what its relaxation still violates.
-
-    New cuts join the pool. Cuts that are slack in the end are left out of the program and of the pool.
-    Returns how many rows were added.
-    """
-    first_row = model.program.row_count
-    cuts = [cut for cut in pool if add_cut(model, cut)]
-    known = set(cuts)
-    x: Sequence[float] | None = None
-    for _ in range(rounds):
-        x = relax(replace(model.program, integer=[False] * model.program.column_count))
-        if x is None:
-            break
-        found = [cut for cut in violated_cuts(lifetimes, model, x, per_range=per_range) if cut not in known]
-        added = [cut for cut in found if add_cut(model, cut)]
-        if not added:
-            break
-        cuts += added
-        known.update(added)
-    if x is not None:
-        cuts = _drop_slack_rows(model.program, first_row, cuts, x)
-    pool[:] = cuts
-    return model.program.row_count - first_row
 
 
 def add_cut(model: CutModel, cut: RangeCut) -> bool:
@@ -247,22 +208,3 @@ class _Sweep:
             reader=reader if held_at is None else None,
             held_at=held_at,
         )
-
-
-def _drop_slack_rows(
-    program: MixedIntegerProgram, first_row: int, cuts: list[RangeCut], x: Sequence[float]
-) -> list[RangeCut]:
-    """Removes the cut rows (from `first_row` on, one per cut) that `x` leaves slack; returns the other cuts."""
-    kept: list[RangeCut] = []
-    rows: list[tuple[list[int], list[float], float]] = []
-    for row, cut in enumerate(cuts, first_row):
-        columns, coefficients = program.row_columns[row], program.row_coefficients[row]
-        activity = sum(coefficient * x[column] for column, coefficient in zip(columns, coefficients, strict=True))
-        if activity <= program.row_lower[row] + _TIGHT:
-            kept.append(cut)
-            rows.append((columns, coefficients, program.row_lower[row]))
-    del program.row_lower[first_row:], program.row_upper[first_row:]
-    del program.row_columns[first_row:], program.row_coefficients[first_row:]
-    for columns, coefficients, lower in rows:
-        program.add_row(columns, coefficients, lower=lower, upper=math.inf)
-    return kept

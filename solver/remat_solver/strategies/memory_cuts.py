@@ -32,8 +32,11 @@ _ROUND_GAP = 0.25
 """Of the open gap: how exactly a round's program is solved."""
 _LIMIT_GROWTH = 2.0
 """How much longer the next round may take after one that was not solved in its time."""
-_QUICK_S = 1.0
-"""Until then rounds follow each other if they are solved: most tasks are done before anything else could help."""
+_QUICK_S, _QUICK_OPS, _QUICK_SHARE = 1.0, 100, 0.5
+"""Until then rounds follow each other if they are solved, on a graph of so many ops; on larger ones in proportion once
+there is a plan, but not beyond this share of the time. Most tasks are done before anything else could help."""
+_QUICK_GAP = 0.9
+"""Of the asked gap: how exactly these rounds' programs are solved, after the first."""
 
 _NEAR_THE_FLOOR = 1.5
 """Times the working-set bound: below, a proof that nothing fits is looked for before any model."""
@@ -82,6 +85,8 @@ class _Search:
         self.knowledge = knowledge
         self.target_ns = target_ns
         self.graph = task.graph
+        in_proportion_s = _QUICK_S * len(task.graph) / _QUICK_OPS
+        self.quick_s = max(_QUICK_S, min(in_proportion_s, _QUICK_SHARE * task.options.time_limit_s))
         self.lifetimes = find_lifetimes(task.graph)
         self.relaxation = Relaxation(task, self.lifetimes)
         self.refutation = Refutation(task, self.lifetimes)
@@ -145,8 +150,10 @@ class _Search:
         found = self.relaxation.solve()
         self.improvement.offer(found)
         self.report("round")
-        is_proven = found.termination == "optimal"
-        if self.is_closed() or (is_proven and self.task.elapsed_s() < _QUICK_S and self.refine(found)):
+        is_proven = found.termination == "optimal" or self.is_nearly_proven(found)
+        quick_s = self.quick_s if self.best.schedule else _QUICK_S
+        self.relaxation.is_quick &= is_proven and self.task.elapsed_s() < quick_s
+        if self.is_closed() or (self.relaxation.is_quick and self.refine(found)):
             return True
         self.improvement.seed()
         if self.best.schedule is None:
@@ -182,12 +189,14 @@ class _Search:
 
         As a cutoff: only what beats it by more than the gap says anything new, and it need not be the best. That
         ends proofs soonest. Or as a start: with a solution in hand engines raise the bound of a program that is
-        far from solved sooner. A round that was not solved is followed by one of the other kind. The first program,
-        with one slot, is mostly solved at its root, where a start is in the way.
+        far from solved sooner. A round that was not solved is followed by one of the other kind. While rounds are
+        solved quickly, mostly at the root, either is in the way.
         """
         relaxation, gap_ns = self.relaxation, self.gap_ns()
         relaxation.start, relaxation.cutoff_ns, relaxation.absolute_gap_ns = None, math.inf, gap_ns / 2
-        if self.best.schedule is None or not relaxation.rounds:
+        if relaxation.is_quick and relaxation.rounds:
+            relaxation.absolute_gap_ns = _QUICK_GAP * gap_ns
+        if self.best.schedule is None or relaxation.is_quick:
             return
         open_ns = self.best.time_ns - relaxation.bound_ns
         relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
@@ -195,6 +204,12 @@ class _Search:
             relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
         else:
             relaxation.start = self.best.schedule
+
+    def is_nearly_proven(self, found: Round) -> bool:
+        """Whether a round that met its limit ended within the asked gap of the bound all the same."""
+        if found.schedule is None or not self.relaxation.is_quick:
+            return False
+        return sum(self.graph.ops[op].time_ns for op in found.schedule) - self.relaxation.bound_ns <= self.gap_ns()
 
     def gap_ns(self) -> float:
         return max(self.task.options.gap, _ENGINE_GAP) * self.graph.total_time_ns

@@ -14,7 +14,7 @@ from remat_solver.errors import EngineFailed
 from remat_solver.formulation.embedding import embed
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
-from remat_solver.formulation.range_cuts import RangeCut, strengthen
+from remat_solver.formulation.strengthening import Cut, strengthen
 from remat_solver.plan import ProofScope
 from remat_solver.simulate import simulate
 from remat_solver.strategies.base import Task
@@ -25,9 +25,11 @@ from remat_solver.strategies.sequence import Decision, build_schedule, overfull,
 _FIRST_LIMIT_S = 1.0
 _OPS_PER_SECOND = 700
 """A first model of more ops than half of this gets time in proportion: it mostly is the only one."""
+_COLUMNS_PER_SECOND = 1000
+"""A model of more columns than `limit_s` has of these gets time in proportion while rounds are solved quickly."""
 _STAGES_PER_ROUND = 2
 _STRENGTHEN_SHARE = 2.0
-"""Time for range cuts, as a share of the time for the round's solve; what they are grows from round to round."""
+"""Time for cuts, as a share of the time for the round's solve; what they are grows from round to round."""
 _MAX_FAILURES = 3
 """An engine may crash on one model and solve the next; beyond that its failure is the answer."""
 
@@ -53,13 +55,14 @@ class Relaxation:
         self.slots: set[Slot] = set()
         self.absent: dict[Slot, frozenset[int]] = {}
         self.covers: list[Cover] = []
-        self.range_cuts: list[RangeCut] = []
+        self.cuts: list[Cut] = []
         self.bound_ns = task.graph.total_time_ns
         self.bound_scope: ProofScope = "order"
         self.rounds = 0
         self.rows = 0
         self.columns = 0
         self.limit_s = max(_FIRST_LIMIT_S, len(self.graph) / _OPS_PER_SECOND)
+        self.is_quick = True
         self.is_unsolved = False
         self.strengthen_until_s = 0.0
         self.failures = 0
@@ -82,14 +85,15 @@ class Relaxation:
         """One round: a model, a solve, a schedule.
 
         Raises the bound by what was proven, and `InfeasibleBudget` for a proof that no schedule fits. Models
-        with several slots are strengthened with range cuts first.
+        with several slots are strengthened with cuts first.
         """
         start = time.monotonic()
         model = self._build(self.task.budget_bytes)
         if len(self.slots) > 1 and not model.contradiction:
             self.strengthen_until_s = start + _STRENGTHEN_SHARE * self.limit_s
-            strengthen(self.lifetimes, model, self.range_cuts, lambda program: self._relax(model, program))
-        outcome = self._ask_engine(model, self.limit_s, cutoff_ns=self.cutoff_ns, start=self._start_point(model))
+            strengthen(self.lifetimes, model, self.cuts, lambda program: self._relax(model, program))
+        limit_s = max(self.limit_s, self.is_quick * model.program.column_count / _COLUMNS_PER_SECOND)
+        outcome = self._ask_engine(model, limit_s, cutoff_ns=self.cutoff_ns, start=self._start_point(model))
         self.rounds += 1
         self.rows, self.columns = model.program.row_count, model.program.column_count
         if outcome.termination == "infeasible":
@@ -100,7 +104,7 @@ class Relaxation:
         return found
 
     def guess(self, budget_bytes: int, limit_s: float) -> Round:
-        """The same slots, only for a schedule: maybe with less room than the task's, and without range cuts."""
+        """The same slots, only for a schedule: maybe with less room than the task's, and without cuts."""
         start = time.monotonic()
         model = self._build(budget_bytes)
         return self._as_round(model, self._ask_engine(model, limit_s), start)
