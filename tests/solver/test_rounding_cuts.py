@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import random
 from dataclasses import replace
 
 import pytest
 
+from remat_solver.bounds import working_set_bound
 from remat_solver.formulation.lifetimes import find_lifetimes
 from remat_solver.formulation.memory_cuts import CutModel, build_model
 from remat_solver.formulation.rounding_cuts import RoundingCut, add_rounding_cut, violated_rounding_cuts
 from remat_solver.graph import Graph, Op, Value
-from tests.solver.test_range_cuts import models, relax, relaxed_objective, solve
+from tests.solver.test_range_cuts import models, relax, relaxed_objective, solve, uneven_chain
 
 _MOST_COLUMNS = 9
 
@@ -49,11 +51,23 @@ def test_whatever_fits_at_a_slot_keeps_its_cuts() -> None:
     assert checked > 100
 
 
+def chain_of_few_sizes(seed: int) -> CutModel:
+    """An uneven chain whose values have one of three sizes, with slots at three stages."""
+    rng = random.Random(seed)
+    graph = uneven_chain(seed)
+    ops = [replace(op, writes=tuple(Value(size_bytes=rng.choice((9, 18, 36))) for _ in op.writes)) for op in graph.ops]
+    graph = replace(graph, ops=tuple(ops))
+    budget_bytes = int(working_set_bound(graph) * rng.uniform(1.0, 1.6))
+    turn = len(graph) // 2
+    slots = [(stage, stage) for stage in (turn, turn + 2, turn + 4) if stage < len(graph)]
+    return build_model(find_lifetimes(graph), slots, budget_bytes)
+
+
 def test_the_integer_optimum_stays() -> None:
     added = 0
-    for _, model in models(range(60)):
+    for model in map(chain_of_few_sizes, range(60)):
         before = solve(model.program)
-        if before.termination == "infeasible":
+        if model.contradiction or before.termination == "infeasible":
             continue
         for _ in range(4):
             x = relax(replace(model.program, integer=[False] * model.program.column_count))

@@ -24,6 +24,8 @@ _SMALLEST_DIVISOR = 1e-4
 """Of the row's room."""
 _MAX_DIVISORS = 12
 """Per row: sizes of fractional columns, the largest first."""
+_MOST_SIZES = 0.5
+"""Per column: where sizes are mostly different, as in random graphs, no cut was worth its row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,9 @@ class _Row:
         self.room = round(program.row_upper[row] * unit)
 
     def divisors(self, x: Sequence[float]) -> list[int]:
-        """Sizes of columns that are fractional in `x`, the largest first."""
+        """Sizes of columns that are fractional in `x`, the largest first; none where sizes are mostly different."""
+        if len(set(self.sizes.values())) > _MOST_SIZES * len(self.sizes):
+            return []
         least = _SMALLEST_DIVISOR * self.room
         sizes = {size for column, size in self.sizes.items() if size > least and 1e-5 < x[column] < 1 - 1e-5}
         return sorted(sizes, reverse=True)[:_MAX_DIVISORS]
