@@ -36,7 +36,9 @@ _QUICK_S, _QUICK_OPS, _QUICK_SHARE = 1.0, 100, 0.5
 """Until then rounds follow each other if they are solved, on a graph of so many ops; on larger ones in proportion once
 there is a plan, but not beyond this share of the time. Most tasks are done before anything else could help."""
 _QUICK_GAP = 0.9
-"""Of the asked gap: how exactly these rounds' programs are solved, after the first."""
+"""Of the asked gap: how exactly these rounds' programs are solved; the first one only on a graph of more than `_LARGE`
+ops, where an engine may spend most of its time on the last twentieth of a percent."""
+_LARGE = 5000
 
 _NEAR_THE_FLOOR = 1.5
 """Times the working-set bound: below, a proof that nothing fits is looked for before any model."""
@@ -151,9 +153,11 @@ class _Search:
         self.improvement.offer(found)
         self.report("round")
         is_proven = found.termination == "optimal" or self.is_nearly_proven(found)
-        quick_s = self.quick_s if self.best.schedule else _QUICK_S
-        self.relaxation.is_quick &= is_proven and self.task.elapsed_s() < quick_s
-        if self.is_closed() or (self.relaxation.is_quick and self.refine(found)):
+        is_early = is_proven and self.task.elapsed_s() < _QUICK_S
+        self.relaxation.is_quick &= (
+            is_proven and self.best.schedule is not None and self.task.elapsed_s() < self.quick_s
+        )
+        if self.is_closed() or ((is_early or self.relaxation.is_quick) and self.refine(found)):
             return True
         self.improvement.seed()
         if self.best.schedule is None:
@@ -194,7 +198,7 @@ class _Search:
         """
         relaxation, gap_ns = self.relaxation, self.gap_ns()
         relaxation.start, relaxation.cutoff_ns, relaxation.absolute_gap_ns = None, math.inf, gap_ns / 2
-        if relaxation.is_quick and relaxation.rounds:
+        if relaxation.is_quick and (relaxation.rounds or len(self.graph) > _LARGE):
             relaxation.absolute_gap_ns = _QUICK_GAP * gap_ns
         if self.best.schedule is None or relaxation.is_quick:
             return
