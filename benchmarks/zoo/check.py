@@ -27,7 +27,7 @@ from benchmarks.zoo.row import Cause, Planned, Row
 from benchmarks.zoo.training import Training, differences, seeded_batch, train
 from remat.torch.compile import eager_plans, pieces_plans
 from remat.torch.eager.plan import EagerPlan
-from remat.torch.joint_capture import compiled_call
+from remat.torch.joint_capture import compiled_call, traced_backend
 from remat.torch.pieces.plan import PiecesPlan
 from remat_solver.bounds import working_set_bound
 from remat_solver.errors import GraphBreak, InfeasibleBudget, NoPlanInTime, RematError
@@ -259,9 +259,8 @@ def _traced_call(architecture: Architecture, model: nn.Module) -> Callable[[Batc
 
 
 def _traced_in_pieces(architecture: Architecture, model: nn.Module) -> Callable[[Batch], Tensor]:
-    """Plain tracing with our settings: PyTorch's own would draw NumPy's random numbers from another stream."""
-    backend = torch._dynamo.lookup_backend("aot_eager")
-    compiled = compiled_call(model, backend, architecture.loss, one_graph=False)
+    """Tracing with our settings: without them NumPy's random numbers and upsampling are not eager mode's."""
+    compiled = compiled_call(model, traced_backend, architecture.loss, one_graph=False)
     return lambda batch: compiled(**batch)
 
 

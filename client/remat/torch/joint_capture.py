@@ -94,6 +94,13 @@ class JointBackend:
             )
 
 
+def traced_backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """PyTorch's own `aot_eager`, tracing the kernels that eager mode runs, as `JointBackend` does."""
+    with eager_kernels():
+        backend: Any = torch._dynamo.lookup_backend("aot_eager")
+        return backend(module, inputs)  # type: ignore[no-any-return]
+
+
 def compiled_call(
     model: torch.nn.Module,
     backend: Callable[..., Any],

@@ -12,7 +12,7 @@ from remat.torch.allocation import tensors_in
 from remat.torch.both_ways import first_difference, restored, run_once
 from remat.torch.breaks import explain
 from remat.torch.eager.regions import own_call
-from remat.torch.joint_capture import MAX_SHAPES, compiled_call
+from remat.torch.joint_capture import MAX_SHAPES, compiled_call, traced_backend
 from remat.torch.measure import measure
 from remat.torch.pieces.plan import PiecesPlan
 from remat.torch.pieces.planning import Measure, Planned, make_plan
@@ -95,7 +95,7 @@ def _verify(step: Step, planned: Planned) -> None:
 
     Where several pieces add to one gradient, eager mode adds in another order, so that it may differ in the last bits.
     """
-    traced = compiled_call(step.model, torch._dynamo.lookup_backend("aot_eager"), step.loss_fn, one_graph=False)
+    traced = compiled_call(step.model, traced_backend, step.loss_fn, one_graph=False)
     difference = first_difference(run_once(step, planned.call, None), run_once(step, traced, None))
     if difference:
         raise VerificationFailed(
