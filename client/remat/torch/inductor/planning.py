@@ -211,7 +211,7 @@ class _Search:
     def _rehearse(self, trials: int, fields: dict[str, Any]) -> tuple[dict[Plan, int], Exception | None]:
         """Plans and their measured peaks, and what ended the search if the solver did."""
         budget_bytes = self.known.budget_bytes
-        # without recomputation a plan is PyTorch's own cut, so that this much is known of what predictions are off by
+        # without recomputation a plan is about PyTorch's own cut: the first guess at what predictions are off by
         graph = self.surveyed.fused.graph
         asked = budget_bytes + simulate(graph, store_all_schedule(graph)).peak_bytes - self.known.plain_peak_bytes
         peaks: dict[Plan, int] = {}
