@@ -42,8 +42,10 @@ _LARGE = 5000
 
 _NEAR_THE_FLOOR = 1.5
 """Times the working-set bound: below, a proof that nothing fits is looked for before any model."""
-_FIRST_REFUTATION_S = 0.1
+_FIRST_REFUTATION_S, _FIRST_REFUTATION_OPS = 0.06, 500
+"""Seconds on a graph of at most so many ops; on larger ones in proportion."""
 _SECOND_REFUTATION_S = 1.0
+_LATER_REFUTATION_S = 0.1
 _REFUTATION_SHARE = 0.5
 """Of a round's time, for such a proof, while there is no plan."""
 _WIDE_GAP = 0.02
@@ -110,7 +112,7 @@ class _Search:
         is_near_floor = self.task.budget_bytes < _NEAR_THE_FLOOR * bound
         if is_near_floor:
             self.backward = BackwardBound(self.task, self.lifetimes)
-            self.refutation.attempt(_FIRST_REFUTATION_S)
+            self.refutation.attempt(_FIRST_REFUTATION_S * max(1.0, len(self.graph) / _FIRST_REFUTATION_OPS))
         self.choose_first_slots(store_all.peak_step)
         self.take_known()
         has_tried = self.improvement.try_once()
@@ -161,7 +163,7 @@ class _Search:
             return True
         self.improvement.seed()
         if self.best.schedule is None:
-            self.refutation.attempt(max(_FIRST_REFUTATION_S, _REFUTATION_SHARE * found.wall_s))
+            self.refutation.attempt(max(_LATER_REFUTATION_S, _REFUTATION_SHARE * found.wall_s))
         self.follow_back()
         self.improvement.guess(found)
         is_refined = is_proven and self.refine(found)

@@ -18,6 +18,8 @@ _MOST_OPS = 64
 """Only so many of the ops that need the most memory are traced, the first of them deepest."""
 _FIRST_NODES = 30
 _GROWTH = 4
+_WALK_SHARE = 0.3
+"""Of an attempt's time at most."""
 _FIRST_WALK, _LAST_WALK = 40_000, 400_000
 """Steps of a walk over all schedules, in the first attempt and at most in a later one."""
 
@@ -37,12 +39,14 @@ class Refutation:
 
     def attempt(self, seconds: float) -> None:
         """Goes on for so long; raises `InfeasibleBudget` with proof scope "order" if nothing fits the budget."""
-        self.stop_s = time.monotonic() + seconds
+        start_s = time.monotonic()
         budget = self.task.budget_bytes
+        self.stop_s = start_s + _WALK_SHARE * seconds
         if not self.is_hopeless:
             self._walk()
         if self.is_hopeless:
             return
+        self.stop_s = start_s + seconds
         for op, node_limit in self.questions:
             bound = self._bound_bytes(op, node_limit, enough=budget)
             if bound > budget:
