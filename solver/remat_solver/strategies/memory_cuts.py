@@ -28,6 +28,8 @@ _LOST_IN_BOUNDS = 3e-9
 """Of the store-all time: what a proof gives up for tolerances on its way from the engine."""
 _NEARLY_CLOSED = 4.0
 """An open gap of so many times the asked one."""
+_ALMOST_CLOSED = 1.1
+"""An open gap of so many times the asked one: a cutoff helps even rounds that are solved quickly."""
 _ROUND_GAP = 0.25
 """Of the open gap: how exactly a round's program is solved."""
 _LIMIT_GROWTH = 2.0
@@ -200,11 +202,11 @@ class _Search:
         """
         relaxation, gap_ns = self.relaxation, self.gap_ns()
         relaxation.start, relaxation.cutoff_ns, relaxation.absolute_gap_ns = None, math.inf, gap_ns / 2
+        open_ns = self.best.time_ns - relaxation.bound_ns
         if relaxation.is_quick and (relaxation.rounds or len(self.graph) > _LARGE):
             relaxation.absolute_gap_ns = _QUICK_GAP * gap_ns
-        if self.best.schedule is None or relaxation.is_quick:
+        if self.best.schedule is None or (relaxation.is_quick and open_ns > _ALMOST_CLOSED * gap_ns):
             return
-        open_ns = self.best.time_ns - relaxation.bound_ns
         relaxation.absolute_gap_ns = max(gap_ns / 2, _ROUND_GAP * open_ns)
         if (open_ns <= _NEARLY_CLOSED * gap_ns) != relaxation.is_unsolved:
             relaxation.cutoff_ns = self.best.time_ns - gap_ns + _LOST_IN_BOUNDS * self.graph.total_time_ns
