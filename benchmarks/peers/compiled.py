@@ -22,7 +22,7 @@ from remat.torch.heap import keep_freed_memory
 from remat.torch.inductor.planning import survey
 from remat.torch.inductor.rehearsal import without_kernels
 from remat.torch.measure import measure
-from remat_solver.errors import InfeasibleBudget, NoPlanInTime
+from remat_solver.errors import InfeasibleBudget, NoPlanInTime, VerificationFailed
 
 TOLERANCE = 0.01
 """Of a gradient's largest entry, after two training steps."""
@@ -94,7 +94,7 @@ def _warm(contender: Contender) -> Contender:
 def _enter_plans(
     bench: Bench, step: Step, targets: tuple[float, ...], announce: Announce
 ) -> tuple[int, dict[str, str]]:
-    """Plans for every target and every peer's peak; returns the number of ops, and what found no plan, and why."""
+    """Plans for every target and every peer's peak; returns the number of ops, and what has no plan, and why."""
     surveyed = survey(copy.deepcopy(step), measure=partial(measure, cache=None))
     wanted = {f"at {target:.0%}": int(target * bench.plain_peak) for target in targets}
     peers = [peer for peer in bench.entered if peer.family == contenders.COMPILED_MEMORY_BUDGET]
@@ -104,6 +104,6 @@ def _enter_plans(
         announce(f"planning {setting}")
         try:
             bench.enter(contenders.inductor(step, surveyed, above_start, setting))
-        except (InfeasibleBudget, NoPlanInTime) as error:
+        except (InfeasibleBudget, NoPlanInTime, VerificationFailed) as error:
             unplanned[f"{contenders.INDUCTOR} {setting}"] = str(error)
     return len(surveyed.joint.graph), unplanned
