@@ -2,7 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from remat_solver.graph import Graph
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resident:
+    """What is in memory whatever is recomputed: `fixed_bytes`, outputs, and values of ops that may not be recomputed.
+
+    Stage t is the time from the first run of op t - 1 to that of op t. `bytes_at[t]` are these bytes in stage t.
+    Value v is among them from the stage after its op's, `since[v]`, to `until[v]`: an output to the end, another up to
+    its last reader. `until[v]` is -1 for a value that may be recomputed.
+    """
+
+    bytes_at: tuple[int, ...]
+    since: tuple[int, ...]
+    until: tuple[int, ...]
+
+    def holds(self, value: int, stage: int) -> bool:
+        """Whether the value is among them in that stage."""
+        return self.since[value] <= stage <= self.until[value]
+
+
+def find_resident(graph: Graph) -> Resident:
+    """What stays in memory at each stage of any schedule whose first runs keep the graph's order."""
+    since = tuple(op + 1 for op in graph.producer)
+    until = [-1] * len(graph.sizes)
+    change = [0] * (len(graph) + 2)
+    for value, op in enumerate(graph.producer):
+        if graph.is_output[value]:
+            until[value] = len(graph)
+        elif not graph.ops[op].recomputable:
+            until[value] = max(graph.readers[value], default=-1)
+        if until[value] >= since[value]:
+            change[since[value]] += graph.sizes[value]
+            change[until[value] + 1] -= graph.sizes[value]
+    bytes_at, in_use = [], graph.fixed_bytes
+    for stage in range(len(graph) + 1):
+        in_use += change[stage]
+        bytes_at.append(in_use)
+    return Resident(bytes_at=tuple(bytes_at), since=since, until=tuple(until))
 
 
 def working_set_bound(graph: Graph) -> int:
@@ -14,23 +54,10 @@ def working_set_bound(graph: Graph) -> int:
     the largest such union, `fixed_bytes` included. It makes no assumption on recomputations, so that
     its proof scope is "order". On most graphs it equals the least feasible budget.
     """
-    resident = graph.fixed_bytes
-    last_reader = [max(readers, default=-1) for readers in graph.readers]
-    leaves_after: list[int] = [0] * len(graph)
+    resident = find_resident(graph)
     bound = graph.fixed_bytes
-    stays = [False] * len(graph.sizes)
     for v, op in enumerate(graph.ops):
-        working_set = resident + op.workspace_bytes
-        working_set += sum(graph.sizes[value] for value in op.reads if not stays[value])
-        working_set += sum(value.size_bytes for value in op.writes)
-        bound = max(bound, working_set)
-        for value in graph.written_by(v):
-            if graph.is_output[value]:
-                stays[value] = True
-                resident += graph.sizes[value]
-            elif not op.recomputable and last_reader[value] > v:
-                stays[value] = True
-                resident += graph.sizes[value]
-                leaves_after[last_reader[value]] += graph.sizes[value]
-        resident -= leaves_after[v]
+        own = {value for value in (*op.reads, *graph.written_by(v)) if not resident.holds(value, v)}
+        own_bytes = sum(graph.sizes[value] for value in own)
+        bound = max(bound, resident.bytes_at[v] + op.workspace_bytes + own_bytes)
     return bound

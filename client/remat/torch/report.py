@@ -16,6 +16,7 @@ from remat.torch.compile import eager_plans, inductor_plans, pieces_plans, plann
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.inductor.plan import InductorPlan
 from remat.torch.pieces.plan import PiecesPlan
+from remat.torch.printed import Printed
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
 from remat_solver.budget import format_bytes
@@ -130,7 +131,7 @@ class GraphReport:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Printed):
     """A report for each graph (each input shape) that was planned for a model."""
 
     graphs: tuple[GraphReport, ...]
@@ -143,12 +144,6 @@ class Report:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """All graphs, one below the other."""
         yield from self.graphs
-
-    def __str__(self) -> str:
-        console = Console(width=100)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get().rstrip()
 
 
 def report(model: nn.Module, *args: Any, **kwargs: Any) -> Report | EagerPlan | PiecesPlan | InductorPlan:

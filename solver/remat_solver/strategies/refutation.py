@@ -1,7 +1,7 @@
 """Attempts to prove that nothing fits, each deeper than the one before.
 
 All schedules followed back together from their end prove most (`backward_walk`), as long as they want few values at
-once; single ops traced back (`regression`) prove what can be seen at one place of a graph whose other places are roomy.
+once; single ops traced back (`trace_back`) prove what can be seen at one place of a graph whose other places are roomy.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterator
 
 from remat_solver.formulation.lifetimes import Lifetimes
-from remat_solver.regression import Regression
 from remat_solver.strategies.backward_walk import Verdict, judge_budget
 from remat_solver.strategies.base import Task
+from remat_solver.strategies.trace_back import TraceBack
 
 _MOST_OPS = 64
 """Only so many of the ops that need the most memory are traced, the first of them deepest."""
@@ -33,7 +33,7 @@ class Refutation:
         self.walk_effort = _FIRST_WALK
         self.is_hopeless = False
         """Whether it is known that there is nothing to prove."""
-        self.regression = Regression(task.graph)
+        self.trace_back = TraceBack(task.graph)
         self.questions = self._deeper_and_deeper()
         self.stop_s = 0.0
 
@@ -73,7 +73,7 @@ class Refutation:
         return judge_budget(self.lifetimes, budget_bytes, effort=self.walk_effort, should_stop=self._is_over)
 
     def _bound_bytes(self, op: int, node_limit: int, *, at_least: int = 0, enough: int | None = None) -> int:
-        return self.regression.bound_bytes(
+        return self.trace_back.bound_bytes(
             op,
             at_least=max(at_least, self.task.budget_bytes),
             enough=enough,
@@ -82,7 +82,7 @@ class Refutation:
         )
 
     def _deeper_and_deeper(self) -> Iterator[tuple[int, int]]:
-        tightest = self.regression.tightest_first()[:_MOST_OPS]
+        tightest = self.trace_back.tightest_first()[:_MOST_OPS]
         node_limit = _FIRST_NODES
         while True:
             for rank, op in enumerate(tightest):

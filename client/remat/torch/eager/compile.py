@@ -17,9 +17,10 @@ from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import own_call
 from remat.torch.joint_capture import MAX_SHAPES
 from remat.torch.measure import measure
+from remat.torch.shaped_call import refuse_more_shapes
 from remat.torch.step import Step
 from remat_solver.budget import Budget
-from remat_solver.errors import ApplyError, VerificationFailed
+from remat_solver.errors import VerificationFailed
 
 ShapeKey = tuple[tuple[tuple[int, ...], torch.dtype], ...]
 
@@ -76,11 +77,7 @@ class EagerCall:
         uninstall(dict(self.model.named_modules()))
 
     def _add_plan(self, key: ShapeKey, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if len(self.plans) >= MAX_SHAPES:
-            raise ApplyError(
-                f"the model was called with more than {MAX_SHAPES} input shapes.",
-                hint="Pad batches to a few shapes: each shape has its own plan.",
-            )
+        refuse_more_shapes(len(self.plans), MAX_SHAPES)
         self.remove()
         step = Step(self.model, args, kwargs, self.loss_fn, self.optimizer)
         with restored(step), self.adapter.skipping_nothing():

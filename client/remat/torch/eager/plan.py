@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from remat.torch.printed import Printed, facts_table
 from remat_solver.budget import format_bytes
 
 OpCall = tuple[str, int]
@@ -25,7 +26,7 @@ class RegionPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagerPlan:
+class EagerPlan(Printed):
     """A plan for one input shape. Peaks are bytes with everything included.
 
     `regions` gives each region's plan; None where it is left alone, with the reason in `left_alone` if it had to be.
@@ -49,10 +50,7 @@ class EagerPlan:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The facts, then a line for each region."""
-        facts = Table(box=None, show_header=False, pad_edge=False, title="eager mode", title_justify="left")
-        for label, text in self._facts():
-            facts.add_row(label, text)
-        yield facts
+        yield facts_table("eager mode", self._facts())
         table = Table("region", "saves", "holds", "runs again", box=None, pad_edge=False)
         for path, region in self.regions.items():
             if region is None:
@@ -61,12 +59,6 @@ class EagerPlan:
                 again = f"{region.recompute_ns / 1e6:.2f} ms"
                 table.add_row(path, f"{len(region.saved)} results", format_bytes(region.saved_bytes), again)
         yield table
-
-    def __str__(self) -> str:
-        console = Console(width=100)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get().rstrip()
 
     def _facts(self) -> list[tuple[str, str]]:
         recomputed = sum(region is not None for region in self.regions.values())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from remat.torch.printed import Printed, facts_table
 from remat_solver.budget import format_bytes
 from remat_solver.plan import Plan
 
@@ -21,7 +22,7 @@ class Recomputed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InductorPlan:
+class InductorPlan(Printed):
     """A plan for one input shape. Peaks are bytes with everything included.
 
     `plan` is the solver's, over kernels; None where what PyTorch compiles by itself is within the budget.
@@ -45,21 +46,12 @@ class InductorPlan:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The facts, then the costliest kernels that run again."""
-        facts = Table(box=None, show_header=False, pad_edge=False, title="inductor mode", title_justify="left")
-        for label, text in self._facts():
-            facts.add_row(label, text)
-        yield facts
+        yield facts_table("inductor mode", self._facts())
         if self.recomputed:
             table = Table("kernel", "runs again", "time", box=None, pad_edge=False)
             for kernel in self.recomputed[:10]:
                 table.add_row(kernel.name, str(kernel.recomputes), f"{kernel.time_ns / 1e6:.2f} ms")
             yield table
-
-    def __str__(self) -> str:
-        console = Console(width=100)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get().rstrip()
 
     def _facts(self) -> list[tuple[str, str]]:
         again = sum(kernel.recomputes for kernel in self.recomputed)

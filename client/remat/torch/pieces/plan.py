@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
+from remat.torch.printed import Printed, facts_table
 from remat_solver.budget import format_bytes
 
 
@@ -25,7 +26,7 @@ class PiecePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PiecesPlan:
+class PiecesPlan(Printed):
     """A plan for one input shape. Peaks are bytes with everything included.
 
     `measured_peak_bytes` is the highest of some trial steps; `kept_bytes` is what the model keeps from step to step
@@ -48,22 +49,13 @@ class PiecesPlan:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The facts, then a line for each piece."""
-        facts = Table(box=None, show_header=False, pad_edge=False, title="pieces mode", title_justify="left")
-        for label, text in self._facts():
-            facts.add_row(label, text)
-        yield facts
+        yield facts_table("pieces mode", self._facts())
         table = Table("piece", "ops", "runs", "ways known", "saves", "runs again", box=None, pad_edge=False)
         for number, piece in enumerate(self.pieces):
             again = f"{piece.recompute_ns / 1e6:.2f} ms"
             counts = (str(number), str(piece.ops), str(piece.calls), str(piece.ways))
             table.add_row(*counts, format_bytes(piece.saved_bytes), again)
         yield table
-
-    def __str__(self) -> str:
-        console = Console(width=100)
-        with console.capture() as capture:
-            console.print(self)
-        return capture.get().rstrip()
 
     def _facts(self) -> list[tuple[str, str]]:
         return [

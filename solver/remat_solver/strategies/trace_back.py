@@ -19,10 +19,11 @@ memory while the dropout before it is recomputed, so that nothing fits below 1.1
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
 
+from remat_solver.bounds import find_resident
 from remat_solver.graph import Graph
 
 Needs = frozenset[int]
@@ -44,14 +45,14 @@ class _Run:
     needs: Needs
 
 
-class Regression:
+class TraceBack:
     """Traces ops of `graph` back; `nodes` counts the states that were looked at."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.reads = [frozenset(op.reads) for op in graph.ops]
         self.writes = [frozenset(graph.written_by(op)) for op in range(len(graph))]
-        self.resident_bytes, self.resident_until = _find_resident(graph)
+        self.resident = find_resident(graph)
         self.nodes = 0
 
     def tightest_first(self) -> list[int]:
@@ -119,59 +120,10 @@ class Regression:
 
     def _peak_bytes(self, op: int, stage: int, needs_after: Needs) -> int:
         in_memory = self._without_resident(stage, needs_after | self.reads[op] | self.writes[op])
-        return self.resident_bytes[stage] + self._bytes_of(in_memory) + self.graph.ops[op].workspace_bytes
+        return self.resident.bytes_at[stage] + self._bytes_of(in_memory) + self.graph.ops[op].workspace_bytes
 
     def _without_resident(self, stage: int, values: Iterable[int]) -> Needs:
-        producer, until = self.graph.producer, self.resident_until
-        return frozenset(value for value in values if not producer[value] < stage <= until[value])
+        return frozenset(value for value in values if not self.resident.holds(value, stage))
 
     def _bytes_of(self, values: Iterable[int]) -> int:
         return sum(map(self.graph.sizes.__getitem__, values))
-
-
-def regression_bound(
-    graph: Graph,
-    *,
-    at_least: int = 0,
-    node_limit: int = 300,
-    most_ops: int | None = None,
-    should_stop: Callable[[], bool] = _never,
-) -> int:
-    """Bytes below which no schedule fits, from tracing each op back (the `most_ops` tightest ones, if given)."""
-    regression = Regression(graph)
-    bound = at_least
-    for op in regression.tightest_first()[:most_ops]:
-        if should_stop():
-            break
-        bound = regression.bound_bytes(op, at_least=bound, node_limit=node_limit, should_stop=should_stop)
-    return bound
-
-
-def _find_resident(graph: Graph) -> tuple[list[int], list[int]]:
-    """Bytes that stay at each stage whatever is recomputed, and for each value the last stage at which it is in them.
-
-    Those are `fixed_bytes`, outputs, and values of ops that may not be recomputed until their last reader. A value is
-    among them from the stage after its op on.
-    """
-    until = [-1] * len(graph.sizes)
-    for op, value in _written_values(graph):
-        if graph.is_output[value]:
-            until[value] = len(graph)
-        elif not graph.ops[op].recomputable:
-            until[value] = max(graph.readers[value], default=-1)
-    change = [0] * (len(graph) + 2)
-    for op, value in _written_values(graph):
-        if until[value] > op:
-            change[op + 1] += graph.sizes[value]
-            change[until[value] + 1] -= graph.sizes[value]
-    resident, in_use = [], graph.fixed_bytes
-    for stage in range(len(graph) + 1):
-        in_use += change[stage]
-        resident.append(in_use)
-    return resident, until
-
-
-def _written_values(graph: Graph) -> Iterator[tuple[int, int]]:
-    for op in range(len(graph)):
-        for value in graph.written_by(op):
-            yield op, value

@@ -5,8 +5,8 @@ import pytest
 from remat_solver.bounds import working_set_bound
 from remat_solver.errors import InfeasibleBudget
 from remat_solver.graph import Graph
-from remat_solver.regression import Regression, regression_bound
 from remat_solver.solve import solve
+from remat_solver.strategies.trace_back import TraceBack
 from tests.solver.free_optimum import free_optimum
 from tests.solver.graphs import op
 from tests.solver.random_graphs import random_graph
@@ -23,10 +23,19 @@ def waiting_gradient() -> Graph:
     )
 
 
+def bound_of(graph: Graph, *, at_least: int = 0, node_limit: int = 300) -> int:
+    """Bytes below which nothing fits, from tracing every op back."""
+    trace_back = TraceBack(graph)
+    bound = at_least
+    for traced in trace_back.tightest_first():
+        bound = trace_back.bound_bytes(traced, at_least=bound, node_limit=node_limit)
+    return bound
+
+
 def test_one_of_two_inputs_waits_while_the_other_is_computed():
     graph = waiting_gradient()
     assert working_set_bound(graph) == 10
-    assert regression_bound(graph) == 4 + 4 + 6
+    assert bound_of(graph) == 4 + 4 + 6
     assert free_optimum(graph, 13) is None
     assert free_optimum(graph, 14) is not None
 
@@ -38,22 +47,22 @@ def test_what_comes_from_an_op_that_may_not_run_again_waits():
         op("large", sizes=(1,), workspace_bytes=10),
         op("use", 1, 2, sizes=(1,)),
     )
-    assert regression_bound(Graph(ops=ops)) == 2 + 1 + 10
+    assert bound_of(Graph(ops=ops)) == 2 + 1 + 10
 
 
 def test_the_bound_is_raised_from_what_is_known():
-    assert regression_bound(waiting_gradient(), at_least=50) == 50
+    assert bound_of(waiting_gradient(), at_least=50) == 50
 
 
 def test_the_search_ends_when_enough_is_proven_or_its_nodes_are_used_up():
-    regression = Regression(waiting_gradient())
-    assert regression.bound_bytes(2, at_least=10, enough=10) == 14
-    assert regression.bound_bytes(2, node_limit=0) == 9
-    assert regression.nodes > 0
+    trace_back = TraceBack(waiting_gradient())
+    assert trace_back.bound_bytes(2, at_least=10, enough=10) == 14
+    assert trace_back.bound_bytes(2, node_limit=0) == 9
+    assert trace_back.nodes > 0
 
 
 def test_whoever_stops_gets_what_is_proven_so_far():
-    assert Regression(waiting_gradient()).bound_bytes(2, should_stop=lambda: True) == 9
+    assert TraceBack(waiting_gradient()).bound_bytes(2, should_stop=lambda: True) == 9
 
 
 def test_never_above_the_least_feasible_budget_and_mostly_equal():
@@ -61,7 +70,7 @@ def test_never_above_the_least_feasible_budget_and_mostly_equal():
     count = 600
     for seed in range(count):
         graph = random_graph(seed, most_ops=6)
-        bound = regression_bound(graph, node_limit=10**6)
+        bound = bound_of(graph, node_limit=10**6)
         assert bound >= working_set_bound(graph), seed
         assert bound <= 1 or free_optimum(graph, bound - 1) is None, seed
         higher += bound > working_set_bound(graph)
@@ -73,7 +82,7 @@ def test_never_above_the_least_feasible_budget_and_mostly_equal():
 def test_fewer_nodes_prove_less_but_never_something_wrong():
     for seed in range(200):
         graph = random_graph(seed, most_ops=6)
-        assert regression_bound(graph, node_limit=2) <= regression_bound(graph, node_limit=10**6), seed
+        assert bound_of(graph, node_limit=2) <= bound_of(graph, node_limit=10**6), seed
 
 
 def test_a_solve_names_the_budgets_that_are_out_of_the_question():
