@@ -29,7 +29,10 @@ LENGTH = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Mishaps:
-    """What came of it: every solve is done or was cancelled, each job ended once, no engine is left."""
+    """What came of it: every question is done or was cancelled, each job ended once, no engine is left.
+
+    Questions are counted, not solves: one whose answer the service could not send any more is asked again.
+    """
 
     jobs: int
     done: int
@@ -104,10 +107,12 @@ def _audit(deployment: Deployment, count: int, seconds: float) -> Mishaps:
     engine = sa.create_engine(deployment.sqlalchemy_url)
     ended = sa.select(events.c.job_id).where(events.c.kind.in_(("done", "failed", "cancelled")))
     with engine.connect() as connection:
-        states = Counter(connection.execute(sa.select(solves.c.state)).scalars())
+        asked = connection.execute(sa.select(solves.c.key, solves.c.state).order_by(solves.c.id))
+        state_of = {row.key: row.state for row in asked}
         attempts = connection.scalar(sa.select(sa.func.sum(jobs.c.attempt))) or 0
         endings = Counter(connection.execute(ended).scalars())
     engine.dispose()
+    states = Counter(state_of.values())
     return Mishaps(
         jobs=count,
         done=states["done"],

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import random
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -267,15 +268,20 @@ class Client:
         return self._ask("/v1/solves", question.graph, fields)
 
     def _ask(self, path: str, graph: Graph, fields: dict[str, Any]) -> RemoteSolve:
-        """Asks about a graph, which is uploaded if the service doesn't know it."""
+        """Asks about a graph, which is uploaded if the service doesn't know it.
+
+        The key makes a question that is sent again, because its answer was lost, the same solve: cancelling that
+        one cancels all that was asked.
+        """
         document = dump_json(graph)
         graph_id = hashlib.sha256(document).hexdigest()
         body = json.dumps({"graph_id": graph_id, **self._terms, **fields}).encode()
+        headers = {"Idempotency-Key": uuid.uuid4().hex}
         try:
-            return read_remote_solve(self._connection.request("POST", path, content=body))
+            return read_remote_solve(self._connection.request("POST", path, content=body, headers=headers))
         except NotFound:
             self._upload(graph_id, document)
-        return read_remote_solve(self._connection.request("POST", path, content=body))
+        return read_remote_solve(self._connection.request("POST", path, content=body, headers=headers))
 
     def _upload(self, graph_id: str, document: bytes) -> None:
         headers = {}

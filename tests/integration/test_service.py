@@ -151,6 +151,30 @@ def test_stop_and_keep_best(client: Client) -> None:
     assert client.cancel(again.id, keep="discard").state == "cancelled"
 
 
+def test_a_question_whose_answer_was_lost_is_one_solve(service: SolverService) -> None:
+    with Client(service.url, plan_cache=None, transport=_LosesAnAnswer()) as client:
+        solve = client.submit(tangle(7), **ENDLESS)
+        client.cancel(solve.id, keep="discard")
+    shown = httpx.get(f"{service.url}/v1/solves").json()["solves"]
+    assert [one["state"] for one in shown if one["key"] == solve.key] == ["cancelled"]
+
+
+class _LosesAnAnswer(httpx.HTTPTransport):
+    """A network that breaks down once the service has taken up a question, before its answer arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_lost_one = False
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if request.url.path == "/v1/solves" and response.is_success and not self._has_lost_one:
+            self._has_lost_one = True
+            response.close()
+            raise httpx.ReadError("the connection was lost")
+        return response
+
+
 def _client_of_a_service_that_says(plan: Plan) -> Client:
     transport = httpx.MockTransport(lambda request: httpx.Response(200, content=dump_json(plan)))
     return Client("http://service", plan_cache=None, transport=transport)
