@@ -12,21 +12,25 @@ import math
 import statistics
 import sys
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
+from benchmarks.captured import GRAPHS, budgets_of
 from benchmarks.public import describe_machine
 from benchmarks.public_graphs import load_public_graph
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
+from remat_solver.files import load
+from remat_solver.formulation.checkmate import build_dense
 from remat_solver.graph import Graph
 from remat_solver.plan import OPTIMAL_GAP
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.solve import solve
 
-CASES = (
+PUBLIC_CASES = (
     ("vgg16_train", 0.9),
     ("fcn8_train", 0.9),
     ("fcn8_train", 0.8),
@@ -35,6 +39,9 @@ CASES = (
     ("unet_train", 0.8),
     ("unet_train", 0.5),
 )
+"""Public graphs, at shares of the store-all peak."""
+CAPTURED = ("mlp20", "gpt2")
+"""Graphs of ours, halfway from the floor to the store-all peak."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +62,7 @@ class Case:
 
     graph: str
     ops: int
-    budget_fraction: float
+    budget: str
     cuts: Side
     dense: Side
 
@@ -110,9 +117,19 @@ def measure(graph: Graph, budget_bytes: int, strategy: str, engine: str, time_li
     )
 
 
-def compare(graph: Graph, budget_fraction: float, arguments: argparse.Namespace) -> Case:
+def cases_of(directory: Path) -> Iterator[tuple[Graph, str, int]]:
+    """Every graph with what its budget is called and the budget in bytes; raises `RematError` for a missing file."""
+    for name, fraction in PUBLIC_CASES:
+        graph = load_public_graph(directory / f"{name}.json")
+        yield graph, f"{fraction:g}", int(fraction * simulate(graph, store_all_schedule(graph)).peak_bytes)
+    for name in CAPTURED:
+        graph = load(Graph, GRAPHS / f"{name}.json.zst")
+        for budget_name, budget_bytes in budgets_of(graph, [0.5], []).items():
+            yield graph, budget_name, budget_bytes
+
+
+def compare(graph: Graph, budget: str, budget_bytes: int, arguments: argparse.Namespace) -> Case:
     """Both strategies on one case; memory cuts several times, of which the median is kept."""
-    budget_bytes = int(budget_fraction * simulate(graph, store_all_schedule(graph)).peak_bytes)
     common = {"engine": arguments.engine, "gap": arguments.gap}
     repeats = [
         measure(graph, budget_bytes, "memory_cuts", time_limit_s=arguments.dense_limit, **common)
@@ -120,7 +137,10 @@ def compare(graph: Graph, budget_fraction: float, arguments: argparse.Namespace)
     ]
     cuts = sorted(repeats, key=lambda side: side.seconds)[len(repeats) // 2]
     dense = measure(graph, budget_bytes, "checkmate", time_limit_s=arguments.dense_limit, **common)
-    return Case(graph=graph.name, ops=len(graph), budget_fraction=budget_fraction, cuts=cuts, dense=dense)
+    if not dense.rows:  # it has no plan to tell its size
+        program = build_dense(graph, budget_bytes).program
+        dense = replace(dense, rows=program.row_count, columns=program.column_count)
+    return Case(graph=graph.name, ops=len(graph), budget=budget, cuts=cuts, dense=dense)
 
 
 def as_markdown(cases: list[Case], machine: dict[str, str], arguments: argparse.Namespace) -> str:
@@ -147,11 +167,11 @@ def as_markdown(cases: list[Case], machine: dict[str, str], arguments: argparse.
 def _markdown_row(case: Case) -> str:
     cuts, dense = case.cuts, case.dense
     ratio = f"{case.ratio:.0f}" if case.is_proven else f"> {case.ratio:.0f}"
-    dense_size = f"{dense.rows} x {dense.columns}" if dense.rows else ""
-    found = f"{_percent(dense.overhead)} [{_percent(dense.bound_overhead)}]" if dense.rows else dense.status
+    has_plan = dense.overhead is not None
+    found = f"{_percent(dense.overhead)} [{_percent(dense.bound_overhead)}]" if has_plan else dense.status
     return (
-        f"| {case.graph} ({case.ops}) | {case.budget_fraction:g} | {_percent(cuts.overhead)} | {cuts.seconds:.3f} "
-        f"| {cuts.rows} x {cuts.columns} | {found} | {dense.seconds:.1f} | {dense_size} | {ratio} |"
+        f"| {case.graph} ({case.ops}) | {case.budget} | {_percent(cuts.overhead)} | {cuts.seconds:.3f} "
+        f"| {cuts.rows} x {cuts.columns} | {found} | {dense.seconds:.1f} | {dense.rows} x {dense.columns} | {ratio} |"
     )
 
 
@@ -166,10 +186,10 @@ def main() -> int:
     cases = []
     try:
         with Progress(console=console) as progress:
-            task = progress.add_task("", total=len(CASES))
-            for name, fraction in CASES:
-                progress.update(task, description=f"{name} at {fraction:g}")
-                cases.append(compare(load_public_graph(arguments.directory / f"{name}.json"), fraction, arguments))
+            task = progress.add_task("", total=len(PUBLIC_CASES) + len(CAPTURED))
+            for graph, budget, budget_bytes in cases_of(arguments.directory):
+                progress.update(task, description=f"{graph.name} at {budget}")
+                cases.append(compare(graph, budget, budget_bytes, arguments))
                 progress.advance(task)
     except RematError as error:
         console.print(f"[red]{error}[/]")
@@ -187,7 +207,7 @@ def main() -> int:
         arguments.markdown.write_text(text)
     contradictions = [case for case in cases if not case.agrees]
     for case in contradictions:
-        console.print(f"[red]{case.graph} at {case.budget_fraction:g}: the strategies contradict each other[/]")
+        console.print(f"[red]{case.graph} at {case.budget}: the strategies contradict each other[/]")
     return 1 if contradictions else 0
 
 

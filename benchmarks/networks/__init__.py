@@ -77,6 +77,7 @@ NETWORKS: dict[str, Callable[[], Step]] = {
     "mlp20": mlp_step,
     "vgg16": _image_network(vgg16, batch=8, side=128),
     "unet": unet_step,
+    "gpt2": _gpt(2),
     "gpt4": _gpt(4),
     "vit12": patch_encoder_step,
     "bert12": token_encoder_step,
@@ -87,4 +88,4 @@ NETWORKS: dict[str, Callable[[], Step]] = {
     "gpt48": _gpt(48, width=128),
     "gpt180": _gpt(180, width=64),
 }
-"""Steps by name, about in order of their number of ops (a hundred to ten thousand)."""
+"""Steps by name, about in order of their number of ops (a hundred to ten thousand). The number is that of layers."""
