@@ -46,11 +46,18 @@ def restored(step: Step) -> Iterator[None]:
 
 
 @contextmanager
-def forked_randomness() -> Iterator[None]:
-    """Every generator that a model may draw from is where it was when the block ends: PyTorch's, Python's, NumPy's."""
+def forked_randomness(seed: int | None = None) -> Iterator[None]:
+    """Every generator that a model may draw from is where it was when the block ends: PyTorch's, Python's, NumPy's.
+
+    With `seed` they begin there.
+    """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=devices):
+        if seed is not None:
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)
         try:
             yield
         finally:

@@ -19,9 +19,12 @@ from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.inductor.difference import largest_difference
 from remat.torch.inductor.partitioners import Sighting, plain_backend, planned_backend, watched_backend
 from remat.torch.inductor.plan import InductorPlan
+from remat.torch.inductor.planning import survey
 from remat.torch.inductor.rehearsal import without_kernels
 from remat.torch.joint_capture import compiled_call
+from remat.torch.measure import measure
 from remat.torch.step import Step
+from remat_solver.budget import Budget
 from remat_solver.errors import ApplyError, InfeasibleBudget, InvalidRequest
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -144,6 +147,14 @@ def test_noise_is_not_drawn_anew_however_much_is_recomputed() -> None:
     torch.manual_seed(7)
     difference, where = largest_difference(run_once(step, call, None), expected)
     assert difference < NOISE, where
+
+
+def test_all_trials_draw_the_same_noise_whatever_was_drawn_since_the_survey() -> None:
+    step = noisy_step()
+    surveyed = survey(step, measure=measure)
+    torch.manual_seed(5)
+    planned = surveyed.plan(Budget(budget_fraction=0.8))
+    assert planned.plan.largest_difference < NOISE
 
 
 def test_a_rehearsal_finds_the_same_peak_and_leaves_nothing_behind() -> None:

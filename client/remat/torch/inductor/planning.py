@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from remat.torch.allocation import main_device, tensors_in
-from remat.torch.both_ways import Outcome, run_once, run_unmeasured
+from remat.torch.both_ways import Outcome, forked_randomness, run_once, run_unmeasured
 from remat.torch.contract import JointGraph
 from remat.torch.inductor.difference import largest_difference, tolerance
 from remat.torch.inductor.fusion import FusedGraph, fuse
@@ -45,6 +45,8 @@ MAX_TRIALS = 6
 """Plans whose peak is measured, at most."""
 CLOSE_ENOUGH = 0.02
 """No further trial once a measured peak is within the budget by at most this share of it."""
+SEED = 0
+"""Of the noise that all trial steps draw, so that they can be compared, whatever is drawn between them."""
 PRECISION = {"gap": 0.003, "time_limit_s": 20.0}
 """What is asked of the solver unless the caller says otherwise: a kernel's cost is not known better."""
 
@@ -82,7 +84,8 @@ class _Bench:
         """Compiles (in a first step), then runs a second one and takes its peak."""
         call = compiled_call(self.step.model, backend, self.step.loss_fn)
         run_unmeasured(self.step, call, None)
-        outcome = run_once(self.step, call, None)
+        with forked_randomness(SEED):
+            outcome = run_once(self.step, call, None)
         return _Trial(call=call, outcome=outcome, peak_bytes=self.resident_bytes + outcome.peak_bytes_above_start)
 
     def rehearsed_peak(self, backend: Backend) -> int:
