@@ -115,7 +115,13 @@ class _PlannedCall:
             raise
 
 
-_OURS = (_PlannedCall, EagerCall, PiecesCall, InductorCall)
+_MODES: dict[type, Mode] = {
+    _PlannedCall: "exact",
+    EagerCall: "eager",
+    PiecesCall: "pieces",
+    InductorCall: "inductor",
+}
+_OURS = tuple(_MODES)
 
 
 def compile(  # noqa: A001 (the name that torch.compile taught everyone)
@@ -250,6 +256,11 @@ def remove(model: _Model) -> _Model:
     if isinstance(call, _OURS):
         model._compiled_call_impl = None
     return model
+
+
+def planned_mode(model: nn.Module) -> Mode | None:
+    """The mode in which `model` is planned; None without a plan of ours."""
+    return _MODES.get(type(model._compiled_call_impl))
 
 
 def planned_graphs(model: nn.Module) -> tuple[PlannedGraph, ...]:

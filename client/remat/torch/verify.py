@@ -17,7 +17,7 @@ from torch import nn
 
 from remat.torch import random_state
 from remat.torch.both_ways import Outcome, first_difference, restored, run_once, run_unmeasured
-from remat.torch.compile import apply, planned_graphs, planned_loss_fn
+from remat.torch.compile import Mode, apply, planned_graphs, planned_loss_fn, planned_mode
 from remat.torch.joint_capture import compiled_call
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
@@ -28,6 +28,13 @@ from remat_solver.plan import Plan
 PEAK_TOLERANCE = 0.005
 """Largest accepted |predicted - measured| peak, as a share of the measured one; for tiny models, one random
 generator's state, for which room is kept at every random op though only replays need it."""
+
+_COMPARED_AT_FIRST_CALL: dict[Mode | None, str] = {
+    "eager": "Give verify=True to remat.compile: the first call is then compared with the unmodified model.",
+    "pieces": "Give verify=True to remat.compile: the first call is then compared with the model under aot_eager.",
+    "inductor": "The first call was compared with the plain compiled step: remat.report(model) has the difference.",
+}
+"""What stands for `verify` in modes whose plans are made and compared at the first call."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,11 +90,18 @@ def verify(
 
     Weights, buffers, gradients, the random state and whatever plan the model ran are afterwards as they were.
     Raises `VerificationFailed` naming the first difference in outputs, gradients or buffers, or a peak that
-    exceeds the budget or misses its prediction by more than 0.5%; `ApplyError` if there is no plan.
+    exceeds the budget or misses its prediction by more than 0.5%; `ApplyError` if there is no plan, or one of another
+    mode than exact.
     """
     if isinstance(model, Step) and (args or kwargs or loss_fn or optimizer):
         raise InvalidRequest("a Step brings its own arguments.", hint="Give either a Step or a model.", field="model")
     step = model if isinstance(model, Step) else Step(model, args, kwargs, loss_fn, optimizer)
+    mode = planned_mode(step.model)
+    if mode in _COMPARED_AT_FIRST_CALL:
+        raise ApplyError(
+            f"verify compares plans of exact mode, and the model is planned in {mode} mode.",
+            hint=_COMPARED_AT_FIRST_CALL[mode],
+        )
     with restored(step):
         record, planned, loss_fn = _run_planned(step, plan)
         eager = run_once(step, step.model._call_impl, loss_fn)

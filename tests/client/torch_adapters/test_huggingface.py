@@ -165,5 +165,36 @@ def test_layers_that_are_skipped_at_random_all_run_in_trials() -> None:
     assert model.config.layerdrop == 0.5
 
 
+class LossAlone(nn.Module):
+    """Drops the logits, beside which a step would hold their gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = llama()
+
+    def forward(self, **batch: Tensor) -> transformers.modeling_outputs.CausalLMOutput:
+        return transformers.modeling_outputs.CausalLMOutput(loss=self.inner(**batch).loss)
+
+
+def test_an_output_that_holds_the_loss_alone_needs_no_loss_function() -> None:
+    torch.manual_seed(0)
+    batch = padded()
+    model = LossAlone().train()
+    eager = model(**batch).loss
+    eager.backward()
+    gradients = [parameter.grad for parameter in model.parameters()]
+    model.zero_grad()
+    attach(model, Backend(model=model, planner=schedules.planner_of(schedules.evict_all), measure=lambda graph: graph))
+    planned = model(**batch)
+    planned.loss.backward()
+    assert isinstance(planned, transformers.modeling_outputs.CausalLMOutput)
+    assert planned.to_tuple() == (planned.loss,)
+    assert torch.equal(planned.loss, eager)
+    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+        assert torch.equal(parameter.grad, gradient)
+    (record,) = planned_graphs(model)
+    assert not record.loss_is_outside
+
+
 def test_other_models_have_no_adapter() -> None:
     assert type(adapter_for(nn.Linear(2, 2))) is Adapter

@@ -14,7 +14,7 @@ from torch import nn
 import remat
 from remat.torch import Step, capture, measure
 from remat.torch.both_ways import Outcome, first_difference
-from remat.torch.compile import planned_graphs
+from remat.torch.compile import Mode, planned_graphs
 from remat_solver.errors import ApplyError, InvalidRequest, PlanMismatch, VerificationFailed
 from remat_solver.options import SolveOptions
 from remat_solver.plan import Plan
@@ -134,6 +134,16 @@ def test_without_a_plan_or_with_anothers_plan_it_says_so() -> None:
     with pytest.raises(PlanMismatch):
         remat.verify(model, other, batch())
     assert planned_graphs(model) == ()
+
+
+@pytest.mark.parametrize("mode", ["eager", "pieces", "inductor"])
+def test_plans_of_other_modes_are_not_mistaken_for_none(mode: Mode) -> None:
+    model = remat.compile(Small(), mode=mode, budget="80%")
+    call = model._compiled_call_impl
+    for plan in (None, _plan(Step(Small(), args=(batch(),)), 1.0)):
+        with pytest.raises(ApplyError, match=f"planned in {mode} mode.*first call"):
+            remat.verify(model, plan, batch())
+    assert model._compiled_call_impl is call
 
 
 def test_a_step_and_arguments_at_once_are_refused() -> None:
