@@ -85,9 +85,8 @@ def _write(path: Path, comparisons: list[Comparison]) -> None:
 def _read_comparison(item: dict[str, Any]) -> Comparison:
     rows = []
     for row in item["rows"]:
-        ratios = {key: Ratio(**row[key]) if row[key] else None for key in ("wall", "cpu")}
-        right = row.get("gradients_right", row["loss_and_gradients_identical"])  # files of before have no such field
-        rows.append(Row(**{**row, **ratios, "gradients_right": right}))
+        ratios = {key: Ratio(**row[key]) if row[key] else None for key in ("wall", "cpu", "to_store_all")}
+        rows.append(Row(**{**row, **ratios}))
     lists = {name: tuple(item[name]) for name in ("families", "targets")}
     return Comparison(**{**item, **lists, "rows": tuple(rows)})
 
@@ -110,7 +109,13 @@ def _print_class(contest: tables.Class, comparisons: list[Comparison]) -> None:
     out.write(tables.as_markdown(tables.PEER_HEAD, tables.by_peer(comparisons)) + "\n")
     out.write("\nEvery contender that was timed, with 95% intervals.\n\n")
     out.write(tables.as_markdown(tables.ROW_HEAD, tables.all_rows(comparisons)) + "\n\n")
+    out.write("Measured beside predicted overhead of our plans, over the plan without recomputation.\n\n")
+    out.write(tables.as_markdown(tables.OVERHEAD_HEAD, tables.overheads(comparisons)) + "\n\n")
     for comparison in comparisons:
+        out.write(
+            f"{comparison.network}: {comparison.started}, {comparison.rounds} rounds, {comparison.cores} core(s), "
+            f"load {comparison.load:.1f}\n"
+        )
         for setting, reason in comparison.unplanned.items():
             out.write(f"{comparison.network}, no plan {setting}: {reason}\n")
     broken = tables.broken_claims(comparisons)

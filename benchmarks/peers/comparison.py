@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,8 +40,9 @@ class Row:
 
     Peaks are bytes of forward and backward above weights, optimizer state and batch. Ratios are to the plain run of
     the same round; None where the contender was not timed, because another setting of its family has both a lower
-    peak and less to recompute. Gradients are right if identical, or under Inductor close; `largest_difference` is that
-    of any gradient, as a share of its largest entry.
+    peak and less to recompute. `to_store_all` is CPU time over that of our own plan without recomputation, None for
+    contenders that predict no overhead. Gradients are right if identical, or under Inductor close;
+    `largest_difference` is that of any gradient, as a share of its largest entry.
     """
 
     network: str
@@ -57,16 +59,27 @@ class Row:
     largest_difference: float
     wall: Ratio | None
     cpu: Ratio | None
+    to_store_all: Ratio | None
 
     @property
     def name(self) -> str:
         """For people and as a key."""
         return f"{self.family} {self.setting}".strip()
 
+    @property
+    def overhead_error(self) -> float | None:
+        """Measured less predicted compute overhead, as a share of the store-all plan's time."""
+        if self.to_store_all is None or self.predicted_overhead is None:
+            return None
+        return self.to_store_all.median - 1 - self.predicted_overhead
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """All rows of one network, and what we could not plan, with the reason (by setting)."""
+    """All rows of one network, and what we could not plan, with the reason (by setting).
+
+    `cores` is how many the process might use, `load` the machine's load average over the last 15 minutes of timing.
+    """
 
     network: str
     families: tuple[str, ...]
@@ -75,6 +88,8 @@ class Comparison:
     targets: tuple[float, ...]
     rounds: int
     started: str
+    cores: int
+    load: float
     rows: tuple[Row, ...]
     unplanned: dict[str, str]
 
@@ -156,6 +171,8 @@ def compare(
         targets=targets,
         rounds=rounds,
         started=started,
+        cores=len(os.sched_getaffinity(0)),
+        load=os.getloadavg()[2],
         rows=rows_of(bench, times),
         unplanned=unplanned,
     )
@@ -164,15 +181,18 @@ def compare(
 def rows_of(bench: Bench, times: dict[str, Times]) -> tuple[Row, ...]:
     """A row for everyone who entered; `times` has those who were timed."""
     base = times[contenders.PLAIN]
+    store_all = times.get(contenders.STORE_ALL)
     rows = []
     for contender in bench.entered:
         own = times.get(contender.name)
+        predicts = contender.predicted_overhead is not None
         rows.append(
             _row(
                 bench,
                 contender,
-                ratio(own.wall_s, base.wall_s) if own else None,
-                ratio(own.cpu_s, base.cpu_s) if own else None,
+                wall=ratio(own.wall_s, base.wall_s) if own else None,
+                cpu=ratio(own.cpu_s, base.cpu_s) if own else None,
+                to_store_all=ratio(own.cpu_s, store_all.cpu_s) if own and store_all and predicts else None,
             )
         )
     return tuple(rows)
@@ -212,7 +232,7 @@ def _enter_plans(
     wanted |= {f"against {p.name}": bench.peaks[p.name] for p in peers if _is_worth_meeting(bench, p)}
     unplanned = {}
     known: dict[tuple[int, ...], str] = {}
-    for setting, above_start in {"store-all": None, **wanted}.items():
+    for setting, above_start in {contenders.WITHOUT_RECOMPUTATION: None, **wanted}.items():
         announce(f"planning {setting}")
         budget = {"budget_fraction": 1.0} if above_start is None else {"budget_bytes": graph.fixed_bytes + above_start}
         try:
@@ -261,7 +281,9 @@ def _is_identical(one: Training, other: Training) -> bool:
     return are_equal(one.losses, other.losses) and are_equal(one.gradients, other.gradients)
 
 
-def _row(bench: Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | None) -> Row:
+def _row(
+    bench: Bench, contender: Contender, *, wall: Ratio | None, cpu: Ratio | None, to_store_all: Ratio | None
+) -> Row:
     mine = bench.trained[contender.name]
     peak = bench.peaks[contender.name]
     return Row(
@@ -279,4 +301,5 @@ def _row(bench: Bench, contender: Contender, wall: Ratio | None, cpu: Ratio | No
         largest_difference=largest_difference(mine.gradients, bench.reference.gradients),
         wall=wall,
         cpu=cpu,
+        to_store_all=to_store_all,
     )

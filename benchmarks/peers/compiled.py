@@ -7,6 +7,7 @@ compiled run's. What is wrong here is wrong by half (noise that is drawn anew).
 from __future__ import annotations
 
 import copy
+import os
 import time
 from functools import partial
 
@@ -69,6 +70,8 @@ def compare_compiled(
         targets=targets,
         rounds=rounds,
         started=started,
+        cores=len(os.sched_getaffinity(0)),
+        load=os.getloadavg()[2],
         rows=rows_of(bench, times),
         unplanned=unplanned,
     )

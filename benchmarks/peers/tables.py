@@ -11,6 +11,9 @@ from benchmarks.peers.measuring import Ratio
 
 NOISE = 0.02
 """Differences of time below it are none."""
+OVERHEAD_TOLERANCE = 0.05
+PEAK_TOLERANCE = 0.001
+"""How far predictions of exact mode may be off: shares of the store-all time, and of the measured peak."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +138,24 @@ def all_rows(comparisons: Sequence[Comparison]) -> list[list[str]]:
     return lines
 
 
+def overheads(comparisons: Sequence[Comparison]) -> list[list[str]]:
+    """A line for each plan that predicts its overhead: measured, predicted, and the difference in points."""
+    return [
+        [
+            comparison.network,
+            row.name,
+            _overhead(row.to_store_all),
+            f"{100 * (row.predicted_overhead or 0):.1f}%",
+            f"{100 * row.overhead_error:+.1f}",
+        ]
+        for comparison in comparisons
+        for row in comparison.rows
+        if row.to_store_all is not None and row.overhead_error is not None
+    ]
+
+
 def broken_claims(comparisons: Sequence[Comparison]) -> list[str]:
-    """Where we were slower than a peer with right gradients at its peak, lost a bit, or exceeded a peak."""
+    """Where we were slower than a peer with right gradients at its peak, lost a bit, exceeded or mispredicted."""
     broken = []
     for comparison in comparisons:
         contest = class_of(comparison)
@@ -151,6 +170,13 @@ def broken_claims(comparisons: Sequence[Comparison]) -> list[str]:
             for row in ours
             if row.budget_bytes is not None and row.peak_bytes > row.budget_bytes
         ]
+        if contest is OP_BY_OP:
+            broken += [
+                f"{comparison.network}, {row.name}: {what}"
+                for row in ours
+                if row.family == contest.champion
+                for what in _missed_predictions(row)
+            ]
         for peer in (row for family in contest.peers for row in _competing(comparison, family)):
             best = fastest_within(comparison, contest.champion, peer.peak_share)
             if best is None:
@@ -158,6 +184,15 @@ def broken_claims(comparisons: Sequence[Comparison]) -> list[str]:
             elif _cpu(best) > _cpu(peer) + NOISE:
                 broken.append(_faster(comparison.network, peer, best))
     return broken
+
+
+def _missed_predictions(row: Row) -> list[str]:
+    missed = []
+    if row.overhead_error is not None and abs(row.overhead_error) > OVERHEAD_TOLERANCE:
+        missed.append(f"overhead off by {100 * row.overhead_error:+.1f} points")
+    if row.predicted_peak_bytes and abs(row.peak_bytes / row.predicted_peak_bytes - 1) > PEAK_TOLERANCE:
+        missed.append(f"measured peak {row.peak_bytes}, predicted {row.predicted_peak_bytes}")
+    return missed
 
 
 def _promise(contest: Class) -> str:
@@ -182,6 +217,9 @@ PEER_HEAD = (
     "peer bit-identical",
 )
 ROW_HEAD = ("network", "contender", "peak", "predicted", "CPU / plain", "wall / plain", "bit-identical")
+
+
+OVERHEAD_HEAD = ("network", "plan", "measured (CPU time)", "predicted", "measured less predicted, points")
 
 
 def as_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -214,6 +252,10 @@ def _both(row: Row) -> str:
 
 def _interval(ratio: Ratio) -> str:
     return f"{ratio.median:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+
+
+def _overhead(ratio: Ratio) -> str:
+    return f"{100 * (ratio.median - 1):.1f}% ({100 * (ratio.low - 1):.1f} to {100 * (ratio.high - 1):.1f})"
 
 
 def _identical(row: Row) -> str:
