@@ -79,6 +79,7 @@ class RematProcess:
             return 0
         if self._process.poll() is None:
             self._process.send_signal(how)
+            self._process.send_signal(signal.SIGCONT)  # a test that failed may have left it paused
         return self._process.wait(START_TIMEOUT_S)
 
 
