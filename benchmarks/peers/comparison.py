@@ -33,6 +33,11 @@ from remat_solver.solve import solve
 
 Announce = Callable[[str], None]
 
+SLACK = 2.0
+"""How many times as far from a more precise run as the plain run's gradients may be, and still count as right."""
+ROUNDING = 1e-3
+"""So far they may be in any case. What is wrong is wrong by half (noise that is drawn anew)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
@@ -41,8 +46,9 @@ class Row:
     Peaks are bytes of forward and backward above weights, optimizer state and batch. Ratios are to the plain run of
     the same round; None where the contender was not timed, because another setting of its family has both a lower
     peak and less to recompute. `to_store_all` is CPU time over that of our own plan without recomputation, None for
-    contenders that predict no overhead. Gradients are right if identical, or under Inductor close;
-    `largest_difference` is that of any gradient, as a share of its largest entry.
+    contenders that predict no overhead. Gradients are right if identical, or under Inductor about as near to a run in
+    float64 as the plain run's; `largest_difference` is that of any gradient, from the plain run's or from float64's, by
+    its norm.
     """
 
     network: str
@@ -104,8 +110,8 @@ class Bench:
     entered: list[Contender]
     trained: dict[str, Training]
     peaks: dict[str, int]
-    tolerance: float = 0.0
-    """How far gradients may be from the plain ones, as a share of the largest entry, and still count as right."""
+    precise: Training | None = None
+    """The plain run in float64, where gradients needn't be identical: see `has_right_gradients`."""
 
     def enter(self, contender: Contender) -> None:
         """Trains it and takes its peak (which also compiles it)."""
@@ -114,11 +120,18 @@ class Bench:
         self.entered.append(contender)
 
     def has_right_gradients(self, contender: Contender) -> bool:
-        """Whether losses and gradients equal the plain ones (or, with a tolerance, whether gradients are close)."""
-        mine = self.trained[contender.name]
-        if self.tolerance:
-            return largest_difference(mine.gradients, self.reference.gradients) <= self.tolerance
-        return _is_identical(mine, self.reference)
+        """Whether losses and gradients equal the plain ones, or are about as near to more precise ones as those are."""
+        if self.precise is None:
+            return _is_identical(self.trained[contender.name], self.reference)
+        allowed = max(SLACK * self._distance(self.reference), ROUNDING)
+        return self._distance(self.trained[contender.name]) <= allowed
+
+    def difference(self, contender: Contender) -> float:
+        """How far its gradients are from the plain ones, or from the more precise run's."""
+        return self._distance(self.trained[contender.name])
+
+    def _distance(self, training: Training) -> float:
+        return largest_difference(training.gradients, (self.precise or self.reference).gradients)
 
 
 def compare_named(
@@ -298,7 +311,7 @@ def _row(
         loss_and_gradients_identical=_is_identical(mine, bench.reference),
         gradients_right=bench.has_right_gradients(contender),
         buffers_identical=are_equal(mine.buffers, bench.reference.buffers),
-        largest_difference=largest_difference(mine.gradients, bench.reference.gradients),
+        largest_difference=bench.difference(contender),
         wall=wall,
         cpu=cpu,
         to_store_all=to_store_all,

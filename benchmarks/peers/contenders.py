@@ -24,7 +24,8 @@ from remat.torch.allocation import tensors_in
 from remat.torch.both_ways import restored
 from remat.torch.compile import eager_plans
 from remat.torch.inductor.partitioners import plain_backend
-from remat.torch.inductor.planning import Surveyed
+from remat.torch.inductor.planning import plan_within
+from remat.torch.inductor.survey import Surveyed
 from remat.torch.joint_capture import compiled_call
 from remat.torch.resident import fixed_bytes, model_tensors
 from remat_solver.budget import Budget
@@ -153,6 +154,14 @@ def compiled_plain(step: Step) -> Contender:
     return _compiled(step, PLAIN, "", plain_backend())
 
 
+def compiled_in_float64(step: Step) -> Contender:
+    """The same in twice the precision, to judge the others by."""
+    own = copy.deepcopy(step)
+    own.model.double()
+    args = tuple(tensor.double() if tensor.is_floating_point() else tensor for tensor in own.args)
+    return _compiled(replace(own, args=args), PLAIN, "in float64", plain_backend())
+
+
 def compiled_memory_budget(step: Step, budget: float) -> Contender:
     """`activation_memory_budget` under Inductor."""
     return _compiled(step, COMPILED_MEMORY_BUDGET, f"{budget}", _with_budget(plain_backend(), budget))
@@ -162,8 +171,8 @@ def inductor(step: Step, surveyed: Surveyed, above_start_bytes: int, setting: st
     """Our inductor mode, planned here on the surveyed step and compiled for a copy. Raises `InfeasibleBudget`."""
     fixed = surveyed.bench.resident_bytes
     with restored(surveyed.bench.step):
-        planned = surveyed.plan(Budget(budget_bytes=fixed + above_start_bytes))
-    contender = _compiled(step, INDUCTOR, setting, planned.backend)
+        planned = plan_within(surveyed, Budget(budget_bytes=fixed + above_start_bytes))
+    contender = _compiled(step, INDUCTOR, f"{setting}: {planned.plan.cut_by}", planned.backend)
     return replace(
         contender,
         budget_bytes=above_start_bytes,

@@ -6,7 +6,7 @@ Compiling is slow, so that one small model with dropout and BatchNorm is planned
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -16,11 +16,14 @@ import remat
 from remat.torch.both_ways import Outcome, run_once, run_unmeasured
 from remat.torch.compile import inductor_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
+from remat.torch.inductor import planning
 from remat.torch.inductor.difference import largest_difference
-from remat.torch.inductor.partitioners import Sighting, plain_backend, planned_backend, watched_backend
+from remat.torch.inductor.partitioners import Sighting, plain_backend, planned_backend, thrifty_backend, watched_backend
 from remat.torch.inductor.plan import InductorPlan
-from remat.torch.inductor.planning import survey
+from remat.torch.inductor.planning import plan_within
 from remat.torch.inductor.rehearsal import without_kernels
+from remat.torch.inductor.survey import Surveyed, survey
+from remat.torch.inductor.trials import Bench
 from remat.torch.joint_capture import compiled_call
 from remat.torch.measure import measure
 from remat.torch.step import Step
@@ -153,8 +156,65 @@ def test_all_trials_draw_the_same_noise_whatever_was_drawn_since_the_survey() ->
     step = noisy_step()
     surveyed = survey(step, measure=measure)
     torch.manual_seed(5)
-    planned = surveyed.plan(Budget(budget_fraction=0.8))
+    planned = plan_within(surveyed, Budget(budget_fraction=0.8))
     assert planned.plan.largest_difference < NOISE
+
+
+@pytest.fixture(scope="module")
+def surveyed() -> Surveyed:
+    return survey(noisy_step(), measure=measure)
+
+
+def test_pytorchs_own_cut_is_taken_where_it_is_the_faster(surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seconds, taken in (([1.0, 1.3, 1.2], "activation_memory_budget"), ([1.0, 1.1, 1.2], "a schedule of ours")):
+        monkeypatch.setattr(Bench, "seconds", lambda _bench, _calls, seconds=seconds: seconds)
+        plan = plan_within(surveyed, Budget(budget_fraction=0.9)).plan
+        assert taken in str(plan)
+        assert plan.measured_overhead == pytest.approx(min(seconds[1:]) - 1)
+        assert plan.measured_peak_bytes <= plan.budget_bytes
+        assert plan.largest_difference < NOISE
+
+
+def test_where_only_one_way_fits_it_is_taken(surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "MEMORY_BUDGETS", ())
+    assert plan_within(surveyed, Budget(budget_fraction=0.8)).plan.plan is not None
+
+
+def test_pytorchs_own_cut_draws_no_noise_anew(surveyed: Surveyed) -> None:
+    trial = surveyed.bench.run(thrifty_backend(0.1))
+    difference, where = largest_difference(trial.outcome, surveyed.plain.outcome)
+    assert difference < NOISE, where
+
+
+@pytest.fixture(scope="module")
+def convolving() -> Surveyed:
+    """A step of convolutions in float64, where rounding hides nothing."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for channels in (3, 8):
+        layers += [nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.3)]
+    images = torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    return survey(Step(nn.Sequential(*layers).double(), (images,), None, mean_square), measure=measure)
+
+
+def test_in_float64_a_planned_step_is_the_plain_one_to_nine_digits(
+    convolving: Surveyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(planning, "MEMORY_BUDGETS", ())
+    plan = plan_within(convolving, Budget(budget_fraction=0.9)).plan
+    assert plan.recomputed
+    assert plan.largest_difference < 1e-9
+
+
+def test_weights_are_copied_for_another_layout_only_where_that_saves_time(
+    convolving: Surveyed, surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "run", lambda _bench, _backend: convolving.plain)
+    as_they_lie = {"layout_optimization": False}
+    for seconds, layouts in (([1.0, 1.1], ({}, as_they_lie)), ([1.0, 0.9], (as_they_lie,))):
+        monkeypatch.setattr(Bench, "seconds", lambda _bench, _calls, seconds=seconds: seconds)
+        assert replace(convolving).layouts == layouts
+    assert surveyed.layouts == ({},)
 
 
 def test_a_rehearsal_finds_the_same_peak_and_leaves_nothing_behind() -> None:

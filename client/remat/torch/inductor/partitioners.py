@@ -1,4 +1,4 @@
-"""Two ways of cutting a joint graph for Inductor: as PyTorch does, watched, and as a schedule says.
+"""Ways of cutting a joint graph for Inductor: as PyTorch does (watched, or told to save less), and as a schedule says.
 
 Of PyTorch's private names it needs Inductor's `compile_fx`, `CustomPartitionerFn`, `_post_fusion_custom_pass` and
 `CppScheduling`, and the partitioner that Inductor uses by default.
@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.custom_graph_pass import CustomPartitionerFn
+from torch.utils.checkpoint import CheckpointPolicy
 
 from remat.torch.build import build
 from remat.torch.contract import JointGraph, contract
@@ -82,6 +83,30 @@ class _WatchedPartitioner(CustomPartitionerFn):
         return self  # configurations are copied, and what was seen is to end up here
 
 
+class _ThriftyPartitioner(CustomPartitionerFn):
+    """PyTorch's own partitioner with a setting of `activation_memory_budget`.
+
+    Left to itself it would draw the noise of a dropout anew in the backward.
+    """
+
+    def __init__(self, memory_budget: float) -> None:
+        self.memory_budget = memory_budget
+
+    def __call__(self, gm: fx.GraphModule, joint_inputs: Sequence[object], **hints: Any) -> Modules:
+        for node in gm.graph.nodes:
+            if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+                node.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+        with torch._functorch.config.patch(activation_memory_budget=self.memory_budget):
+            cut: Modules = min_cut_rematerialization_partition(gm, joint_inputs, **hints)
+        return cut
+
+    def uuid(self) -> str:
+        return f"remat saves less: {self.memory_budget}"
+
+    def __deepcopy__(self, _memo: Any) -> _ThriftyPartitioner:
+        return self
+
+
 class _PlannedPartitioner(CustomPartitionerFn):
     """Cuts as `schedule` says, which was made for a graph of the given structure."""
 
@@ -113,9 +138,9 @@ Backend = Callable[..., Any]
 _DEFAULTS: Mapping[str, Any] = {}
 
 
-def plain_backend() -> Backend:
-    """What `torch.compile` does by itself."""
-    return _backend({})
+def plain_backend(settings: Mapping[str, Any] = _DEFAULTS) -> Backend:
+    """What `torch.compile` does by itself, or under further settings."""
+    return _backend(settings)
 
 
 def watched_backend(sighting: Sighting) -> Backend:
@@ -128,12 +153,17 @@ def watched_backend(sighting: Sighting) -> Backend:
     return _backend({"custom_partitioner_fn": _WatchedPartitioner(sighting), "_post_fusion_custom_pass": note})
 
 
+def thrifty_backend(memory_budget: float) -> Backend:
+    """What `torch.compile` does under this `activation_memory_budget`, with the noise of dropouts drawn once."""
+    return _backend({"custom_partitioner_fn": _ThriftyPartitioner(memory_budget)})
+
+
 def planned_backend(schedule: tuple[int, ...], structure_hash: str, settings: Mapping[str, Any] = _DEFAULTS) -> Backend:
     """Compiles what the schedule says, under further settings. Raises `PlanMismatch` where another graph arrives."""
     return _backend({"custom_partitioner_fn": _PlannedPartitioner(schedule, structure_hash), **settings}, _one_by_one)
 
 
-def _backend(settings: dict[str, Any], compiling: Callable[[Backend], Backend] = lambda inner: inner) -> Backend:
+def _backend(settings: Mapping[str, Any], compiling: Callable[[Backend], Backend] = lambda inner: inner) -> Backend:
     """A backend of its own, since Dynamo does not look at settings. PyTorch's cache of cut graphs can't know plans.
 
     `compiling` wraps what compiles a graph, be it the forward's at once or the backward's later.

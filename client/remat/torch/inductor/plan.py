@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -25,8 +26,10 @@ class Recomputed:
 class InductorPlan(Printed):
     """A plan for one input shape. Peaks are bytes with everything included.
 
-    `plan` is the solver's, over kernels; None where what PyTorch compiles by itself is within the budget.
-    `plain_peak_bytes` is what that takes, measured. `measured_peak_bytes` is that of a trial step.
+    `plan` is the solver's, over kernels; None where PyTorch's own partitioner cut the step. `settings` are those of
+    PyTorch under which it is compiled, where they differ from what they are by themselves. `plain_peak_bytes` is what
+    the plain compiled step takes, measured. `measured_peak_bytes` is that of a trial step, `measured_overhead` its time
+    beyond the plain one's.
     `largest_difference` is that of the planned step's outputs, gradients and buffers from the plain compiled one's: the
     norm of the difference over the norm, in the tensor where it is largest.
     """
@@ -40,9 +43,11 @@ class InductorPlan(Printed):
     plain_peak_bytes: int
     predicted_peak_bytes: int
     measured_peak_bytes: int
-    largest_difference: float
-    trials: int
-    plan_s: float
+    settings: Mapping[str, object] = field(default_factory=dict)
+    measured_overhead: float = 0.0
+    largest_difference: float = 0.0
+    trials: int = 0
+    plan_s: float = 0.0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The facts, then the costliest kernels that run again."""
@@ -55,15 +60,24 @@ class InductorPlan(Printed):
 
     def _facts(self) -> list[tuple[str, str]]:
         again = sum(kernel.recomputes for kernel in self.recomputed)
-        overhead = "nothing is planned" if self.plan is None else f"{self.plan.overhead:.1%} predicted"
+        overhead = f"{self.measured_overhead:.1%} measured over the plain compiled step"
+        if self.plan is not None:
+            overhead += f", {self.plan.overhead:.1%} predicted over no recomputation"
         return [
             ("budget", f"{format_bytes(self.budget_bytes)}, {format_bytes(self.fixed_bytes)} of it fixed"),
             ("plain compiled peak", f"{format_bytes(self.plain_peak_bytes)} (measured)"),
             ("predicted peak", format_bytes(self.predicted_peak_bytes)),
-            ("measured peak", f"{format_bytes(self.measured_peak_bytes)} ({self.trials} plans tried)"),
+            ("measured peak", f"{format_bytes(self.measured_peak_bytes)} ({self.trials} ways tried)"),
+            ("cut by", self.cut_by),
             ("compute overhead", overhead),
             ("kernels", f"{self.kernels} of {self.ops} ops; {again} kernel runs more than once"),
             ("exactness", "equal to the plain compiled step up to rounding, not to the bit"),
             ("largest difference", f"{self.largest_difference:.1e} of a tensor's norm"),
             ("planning took", f"{self.plan_s:.1f} s"),
         ]
+
+    @property
+    def cut_by(self) -> str:
+        """Whose way of cutting the step was taken, and under which settings."""
+        by = "a schedule of ours" if self.plan else "PyTorch's own partitioner"
+        return ", ".join([by, *(f"{name}={value}" for name, value in self.settings.items())])
