@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, distributed, fx, nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed._functional_collectives import all_reduce
 from torch.nn import functional
 
 from remat.torch import batch_norm, contract, fake_storages, random_state
@@ -229,6 +231,49 @@ def test_graphs_say_what_may_not_be_recomputed() -> None:
     graph: Graph = train_planned(BY_NAME["mutated buffer"], schedules.store_all)[1][0].graph
     fixed = {op.name for op in graph.ops if not op.recomputable}
     assert {"boundary", "cos"} <= fixed
+
+
+def test_what_may_differ_from_run_to_run_is_not_run_again() -> None:
+    def recomputable(name: str, *tags: torch.Tag) -> bool:
+        double = torch.library.custom_op(f"remat_tests::{name}", lambda x: x * 2, mutates_args=(), tags=tags,
+                                         schema="(Tensor x) -> Tensor")  # fmt: skip
+        double.register_fake(torch.empty_like)
+        double.register_autograd(lambda _ctx, gradient: gradient * 2)
+
+        class Doubling(nn.Linear):
+            def forward(self, x: Tensor) -> Tensor:
+                doubled: Tensor = double(super().forward(x))
+                return doubled.square().mean()
+
+        (op,) = [op for op in capture(Step(Doubling(WIDTH, WIDTH), (rows(),))).ops if name in op.signature]
+        return op.recomputable
+
+    assert recomputable("steady")
+    assert not recomputable("unsteady", torch.Tag.nondeterministic_bitwise)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of one process."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_ranks_do_together_is_not_done_again() -> None:
+    """A rank that talked once more than the others would wait for them for ever."""
+
+    class Summing(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            summed: Tensor = all_reduce(super().forward(x).tanh(), "sum", distributed.group.WORLD)
+            return summed.square().mean()
+
+    graph = capture(Step(Summing(WIDTH, WIDTH), (rows(),)))
+    together = [op for op in graph.ops if "c10d" in op.signature]
+    assert together
+    assert not any(op.recomputable for op in together)
+    assert any(op.recomputable for op in graph.ops)
 
 
 def test_assertions_about_tensors_are_still_made() -> None:
