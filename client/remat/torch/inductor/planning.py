@@ -21,7 +21,6 @@ from remat.torch.step import Step
 from remat_solver.budget import Budget
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, VerificationFailed
 from remat_solver.plan import Plan
-from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.solve import minimum_budget, solve
 
 MAX_TRIALS = 6
@@ -161,9 +160,7 @@ class _Search:
     def _rehearse(self, settings: Settings, trials: int, fields: dict[str, Any]) -> dict[Plan, int]:
         """Plans and their measured peaks."""
         budget_bytes = self.known.budget_bytes
-        # without recomputation a plan is about PyTorch's own cut: the first guess at what predictions are off by
-        graph = self.surveyed.fused.graph
-        asked = budget_bytes + simulate(graph, store_all_schedule(graph)).peak_bytes - self.known.plain_peak_bytes
+        asked = budget_bytes + self.surveyed.excess_bytes(settings)
         peaks: dict[Plan, int] = {}
         for _ in range(trials):
             try:
@@ -177,7 +174,7 @@ class _Search:
                 break
             peaks[plan] = measured = self.surveyed.bench.rehearsed_peak(self.surveyed.backend(plan.schedule, settings))
             self.peaks_bytes.append(measured)
-            is_free = plan.time_ns == graph.total_time_ns
+            is_free = plan.time_ns == self.surveyed.fused.graph.total_time_ns
             if measured <= budget_bytes and (is_free or budget_bytes - measured <= CLOSE_ENOUGH * budget_bytes):
                 break
             asked = min(asked, plan.peak_bytes) + budget_bytes - measured

@@ -25,6 +25,7 @@ from remat.torch.resident import fixed_bytes, model_tensors
 from remat.torch.step import Step
 from remat_solver.errors import ApplyError
 from remat_solver.graph import Graph
+from remat_solver.simulate import simulate, store_all_schedule
 
 Measure = Callable[[Graph], Graph]
 Settings = Mapping[str, Any]
@@ -42,6 +43,8 @@ class Surveyed:
     measure: Measure
     thrifty_peaks: dict[float, int] = field(default_factory=dict)
     """Peaks of PyTorch's own cuts, by memory budget, as far as they were asked for."""
+    excesses_bytes: dict[tuple[tuple[str, Any], ...], int] = field(default_factory=dict)
+    """What `excess_bytes` found, by settings."""
 
     @cached_property
     def fused(self) -> FusedGraph:
@@ -53,6 +56,15 @@ class Surveyed:
     def backend(self, schedule: Sequence[int], settings: Settings) -> Backend:
         """Compiles a schedule of kernels."""
         return planned_backend(self.fused.unfused(schedule), self.joint.graph.structure_hash, settings)
+
+    def excess_bytes(self, settings: Settings) -> int:
+        """How much higher than rehearsed the peak of the schedule without recomputation is predicted."""
+        key = tuple(settings.items())
+        if key not in self.excesses_bytes:
+            schedule = store_all_schedule(self.fused.graph)
+            rehearsed = self.bench.rehearsed_peak(self.backend(schedule, settings))
+            self.excesses_bytes[key] = simulate(self.fused.graph, schedule).peak_bytes - rehearsed
+        return self.excesses_bytes[key]
 
     def thrifty_peak(self, memory_budget: float) -> int:
         """The rehearsed peak of PyTorch's own cut under this `activation_memory_budget`."""
