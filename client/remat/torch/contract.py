@@ -32,7 +32,7 @@ from remat.torch.fake_layouts import correct_layouts
 from remat.torch.fake_storages import correct_fakes
 from remat.torch.naming import op_name
 from remat.torch.ordering import order_nodes
-from remat.torch.signature import signature_of
+from remat.torch.signature import is_collective, signature_of
 from remat_solver.errors import CaptureError
 from remat_solver.graph import Graph, Op, Phase, Value
 
@@ -224,7 +224,7 @@ def _mutated_keys(changing: list[fx.Node], nodes: list[fx.Node]) -> frozenset[in
 
 def _has_effect(target: object) -> bool:
     """Whether an op does more than return results: it changes an argument, or talks to other ranks."""
-    return _is_mutable(target) or (isinstance(target, torch._ops.OpOverload) and "c10d" in target.namespace)
+    return _is_mutable(target) or is_collective(target)
 
 
 def _is_mutable(target: object) -> bool:
@@ -397,9 +397,9 @@ def _add_batch_norm(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Pha
 
 
 def _is_pure(target: object) -> bool:
-    if not isinstance(target, torch._ops.OpOverload) or _is_mutable(target):
+    if not isinstance(target, torch._ops.OpOverload) or _has_effect(target):
         return False
-    return "c10d" not in target.namespace and torch.Tag.nondeterministic_bitwise not in target.tags
+    return torch.Tag.nondeterministic_bitwise not in target.tags
 
 
 def _random_device(node: fx.Node) -> torch.device | None:
@@ -412,8 +412,8 @@ def _random_device(node: fx.Node) -> torch.device | None:
 
 
 def _signature(node: fx.Node) -> str:
-    """Empty for what can't be measured alone (a higher-order op): it then counts as free."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    """Empty for what can't be measured alone (a higher-order op, a collective): it then counts as free."""
+    if not isinstance(node.target, torch._ops.OpOverload) or is_collective(node.target):
         return ""
     args, kwargs = fx.map_arg((node.args, node.kwargs), lambda source: source.meta.get("val"))
     return signature_of(node.target, args, kwargs)

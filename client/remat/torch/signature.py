@@ -62,6 +62,11 @@ def signature_of(target: object, args: Sequence[Any], kwargs: Mapping[str, Any])
     return json.dumps(call, separators=(",", ":"), allow_nan=False)
 
 
+def is_collective(target: object) -> bool:
+    """Whether an op talks to other ranks, and waits for them: it can be neither run again nor measured alone."""
+    return isinstance(target, torch._ops.OpOverload) and "c10d" in target.namespace
+
+
 def decode(text: str) -> tuple[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any]]:
     """The call that `signature_of` wrote, with a `TensorSpec` where each tensor stood.
 

@@ -36,5 +36,7 @@ def test_two_processes_train_as_without_plans(tmp_path: Path) -> None:
         assert outcome["replicated"]["graphs"] == 1
         assert outcome["sharded"]["identical"]
         assert outcome["sharded"]["graphs"] == 4
+        assert outcome["together"]["identical"]
+        assert outcome["together"]["graphs"] == 1
         assert outcome["replicated"]["tensors"] > outcome["sharded"]["tensors"] > 20
         assert "sharded by fully_shard" in outcome["refusal"]

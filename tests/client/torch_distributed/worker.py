@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -24,6 +25,16 @@ from tests.client.torch_exact.schedules import evict_all, planner_of
 
 STEPS = 3
 Trained = tuple[list[Tensor], int]
+Wrap = Callable[[nn.Module], nn.Module]
+
+
+class Summed(Mlp):
+    """Layers whose result is the sum of what each rank made."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = all_reduce(torch.relu(layer(x)), "sum", dist.group.WORLD)
+        return x.square().mean()
 
 
 def planned(model: nn.Module) -> nn.Module:
@@ -32,7 +43,12 @@ def planned(model: nn.Module) -> nn.Module:
     return model
 
 
-def replicated(wrap: Callable[[nn.Module], nn.Module]) -> Trained:
+def compiled(model: nn.Module) -> nn.Module:
+    """The model as its user would have it: measured, and planned under a budget."""
+    return remat.compile(model, budget="100%")
+
+
+def replicated(wrap: Wrap) -> Trained:
     """DistributedDataParallel around a model with BatchNorm, in many buckets."""
     inner = wrap(Normalised())
     model = nn.parallel.DistributedDataParallel(inner, bucket_cap_mb=0.001)  # type: ignore[arg-type]
@@ -40,7 +56,7 @@ def replicated(wrap: Callable[[nn.Module], nn.Module]) -> Trained:
     return seen, len(planned_graphs(inner))
 
 
-def sharded(wrap: Callable[[nn.Module], nn.Module]) -> Trained:
+def sharded(wrap: Wrap) -> Trained:
     """Blocks planned one by one, each sharded after that, and the whole."""
     model = Mlp()
     for layer in model.layers:
@@ -49,6 +65,12 @@ def sharded(wrap: Callable[[nn.Module], nn.Module]) -> Trained:
     fully_shard(model)
     seen = trained(model, lambda: (rows(),))
     return seen, sum(len(planned_graphs(layer)) for layer in model.layers)
+
+
+def together(wrap: Wrap) -> Trained:
+    """A model with collectives among its ops, which no rank may run or measure alone."""
+    model = wrap(Summed())
+    return trained(model, lambda: (rows(),)), len(planned_graphs(model))
 
 
 def trained(model: nn.Module, batch_of: Callable[[], tuple[Tensor, ...]]) -> list[Tensor]:
@@ -71,10 +93,10 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def compared(way: Callable[[Callable[[nn.Module], nn.Module]], Trained]) -> dict[str, int | bool]:
+def compared(way: Callable[[Wrap], Trained], wrap_planned: Wrap = planned) -> dict[str, int | bool]:
     """How the two trainings compare."""
     runs = []
-    for wrap in (lambda model: model, planned):
+    for wrap in (lambda model: model, wrap_planned):
         torch.manual_seed(0)
         runs.append(way(wrap))
     (plain, _), (ours, graphs) = runs
@@ -99,7 +121,12 @@ def main() -> None:
     rank, file = int(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    outcome = {"replicated": compared(replicated), "sharded": compared(sharded), "refusal": refusal()}
+    outcome = {
+        "replicated": compared(replicated),
+        "sharded": compared(sharded),
+        "together": compared(together, compiled),
+        "refusal": refusal(),
+    }
     dist.destroy_process_group()
     print(json.dumps(outcome))
 

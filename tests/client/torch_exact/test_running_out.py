@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed._functional_collectives import all_reduce
 from torch.nn.utils import parametrizations
 
 import remat
@@ -160,6 +161,21 @@ def test_the_forward_of_a_sharded_model_is_not_repeated(monkeypatch: pytest.Monk
     failures["forward"] = 1
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         model(rows(40))
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("phase", ["forward", "backward"])
+def test_what_ranks_do_together_is_not_repeated(phase: str) -> None:
+    class Together(Network):
+        def forward(self, x: Tensor) -> Tensor:
+            summed: Tensor = all_reduce(super().forward(x), "sum", distributed.group.WORLD)
+            return summed
+
+    model = remat.compile(Together(), budget="95%", on_oom="replan", gap=0.01)
+    model(rows(40)).backward()
+    failures[phase] = 1
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        model(rows(40)).backward()
 
 
 def test_where_nothing_smaller_fits_that_is_said() -> None:

@@ -24,7 +24,7 @@ from remat.torch.allocation import main_device, storage_bytes, storage_key, tens
 from remat.torch.both_ways import forked_randomness
 from remat.torch.eager.plan import OpCall
 from remat.torch.eager.regions import Regions, own_call
-from remat.torch.signature import signature_of
+from remat.torch.signature import is_collective, signature_of
 from remat.torch.step import Step
 from remat_solver.errors import CaptureError
 from remat_solver.graph import Graph, Op
@@ -287,6 +287,8 @@ class _Recorder:
 
 def _signature(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Empty for what can't be measured alone: it then counts as free."""
+    if is_collective(op):
+        return ""
     try:
         return signature_of(op, args, kwargs)
     except CaptureError:
