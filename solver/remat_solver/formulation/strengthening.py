@@ -13,7 +13,6 @@ from remat_solver.formulation.rounding_cuts import RoundingCut, add_rounding_cut
 
 _TIGHT = 1e-6
 _LEAST_GAIN = 0.3
-"""Model units of time, 10,000 to the store-all time: two rounds that raise the relaxation by less are the last."""
 
 Cut = RangeCut | RoundingCut
 
@@ -29,11 +28,14 @@ def strengthen(
     *,
     rounds: int = 12,
     per_range: int = 8,
+    least_gain: float = _LEAST_GAIN,
+    is_lean: bool = False,
 ) -> int:
     """Adds cuts to `model.program` as rows: those of `pool`, then what its relaxation still violates.
 
-    New cuts join the pool. Cuts that are slack in the end are left out of the program and of the pool.
-    Returns how many rows were added.
+    New cuts join the pool. Cuts that are slack in the end are left out of the program and of the pool, with `is_lean`
+    those that are slack in any round. Two rounds that raise the relaxation by less than `least_gain` (model units of
+    time, 10,000 to the store-all time) are the last. Returns how many rows were added.
     """
     first_row = model.program.row_count
     cuts = [cut for cut in pool if _add(model, cut)]
@@ -45,8 +47,11 @@ def strengthen(
         if x is None:
             break
         objectives.append(model.program.price(x))
-        if len(objectives) > 2 and objectives[-1] - objectives[-3] < _LEAST_GAIN:
+        if len(objectives) > 2 and objectives[-1] - objectives[-3] < least_gain:
             break
+        if is_lean:
+            cuts = _drop_slack_rows(model.program, first_row, cuts, x)
+            known = set(cuts)
         found: list[Cut] = [*violated_cuts(lifetimes, model, x, per_range=per_range), *violated_rounding_cuts(model, x)]
         added = [cut for cut in found if cut not in known and _add(model, cut)]
         if not added:

@@ -16,6 +16,7 @@ from remat_solver.strategies.base import Found, Task
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.improvement import Improvement
 from remat_solver.strategies.incumbent import Incumbent
+from remat_solver.strategies.linear_bound import LinearBound
 from remat_solver.strategies.refutation import Refutation
 from remat_solver.strategies.relaxation import Relaxation, Round
 
@@ -51,9 +52,9 @@ _LATER_REFUTATION_S = 0.1
 _REFUTATION_SHARE = 0.5
 """Of a round's time, for such a proof, while there is no plan."""
 _WIDE_GAP = 0.02
-"""Of the store-all time: near the floor ops then run many times over, and schedules are followed back for a bound."""
-_TRIAL_SHARE, _BACKWARD_SHARE = 0.05, 0.5
-"""Of the time that is left, for such a bound: until it is better than the relaxation's, and then."""
+"""Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
+_TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
+"""Of the time that is left, for each such bound: until it is better than the relaxation's, and then."""
 
 
 def memory_cuts(task: Task) -> Found:
@@ -97,6 +98,7 @@ class _Search:
         self.relaxation = Relaxation(task, self.lifetimes)
         self.refutation = Refutation(task, self.lifetimes)
         self.backward: BackwardBound | None = None
+        self.has_raised = False
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.improvement = Improvement(
             task, self.lifetimes, self.best, self.relaxation, is_closed=self.is_closed, report=self.report
@@ -166,7 +168,7 @@ class _Search:
         self.improvement.seed()
         if self.best.schedule is None:
             self.refutation.attempt(max(_LATER_REFUTATION_S, _REFUTATION_SHARE * found.wall_s))
-        self.follow_back()
+        self.raise_wide()
         self.improvement.guess(found)
         is_refined = is_proven and self.refine(found)
         self.relaxation.is_unsolved = not is_proven and not self.relaxation.is_unsolved
@@ -175,22 +177,41 @@ class _Search:
         is_better = self.improvement.follow(found, before_ns=before_ns)
         return is_refined or is_better or not is_proven
 
+    def raise_wide(self) -> None:
+        """Once, from the second round on, where the gap is wide: bounds that rounds do not reach."""
+        if self.has_raised or self.best.schedule is None or self.relaxation.rounds < 2 or not self.is_wide():
+            return
+        self.has_raised = True
+        self.follow_back()
+        if self.is_wide():
+            self.relax_densely(self.best.schedule)
+
+    def is_wide(self) -> bool:
+        return self.best.time_ns - self.relaxation.bound_ns > _WIDE_GAP * self.graph.total_time_ns
+
     def follow_back(self) -> None:
-        """Once, from the second round on, where the gap is wide near the floor: the bound of `backward_bound`."""
+        """Near the floor: the bound of `backward_bound`."""
         backward, relaxation = self.backward, self.relaxation
-        if backward is None or self.best.schedule is None or relaxation.rounds < 2:
+        if backward is None:
             return
-        if self.best.time_ns - relaxation.bound_ns <= _WIDE_GAP * self.graph.total_time_ns:
-            return
-        self.backward = None
         enough_ns = self.best.time_ns - self.gap_ns()
         backward.raise_for(_TRIAL_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
         if backward.bound_ns > relaxation.bound_ns:
-            backward.raise_for(_BACKWARD_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
+            backward.raise_for(_RAISE_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
         relaxation.take_bound(min(backward.bound_ns, self.best.time_ns), "order")
         if backward.schedule is not None and self.best.fits(backward.schedule):
             self.best.offer(backward.schedule, should_stop=self.task.is_over)
         self.report("followed back")
+
+    def relax_densely(self, schedule: Sequence[int]) -> None:
+        """The bound of `linear_bound`; where that leads, rounds can't raise it soon, and schedules get time first."""
+        linear = LinearBound(self.relaxation, schedule)
+        enough_ns = self.best.time_ns - self.gap_ns()
+        if not linear.raise_for(_TRIAL_SHARE * self.task.remaining_s(), enough_ns=enough_ns):
+            return
+        linear.raise_for(_RAISE_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
+        self.report("relaxed densely")
+        self.improvement.improve(_RAISE_SHARE * self.task.remaining_s())
 
     def aim(self) -> None:
         """Tells the next round of the incumbent, in one of two ways.

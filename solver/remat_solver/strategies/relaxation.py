@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,6 +30,8 @@ _COLUMNS_PER_SECOND = 1000
 _STAGES_PER_ROUND = 2
 _STRENGTHEN_SHARE = 2.0
 """Time for cuts, as a share of the time for the round's solve; what they are grows from round to round."""
+_LINEAR_CUTS_PER_RANGE, _LINEAR_LEAST_GAIN = 4, 20.0
+"""For relaxations with many slots, which are large: cuts for each range of them, and when to go on to a finer one."""
 _MAX_FAILURES = 3
 """An engine may crash on one model and solve the next; beyond that its failure is the answer."""
 
@@ -56,6 +58,7 @@ class Relaxation:
         self.absent: dict[Slot, frozenset[int]] = {}
         self.covers: list[Cover] = []
         self.cuts: list[Cut] = []
+        self.linear_cuts: list[Cut] = []
         self.bound_ns = task.graph.total_time_ns
         self.bound_scope: ProofScope = "order"
         self.rounds = 0
@@ -65,6 +68,8 @@ class Relaxation:
         self.is_quick = True
         self.is_unsolved = False
         self.strengthen_until_s = 0.0
+        self.relaxed_s = 0.0
+        """How long the model's relaxation took last time; its next one, with more cuts, seldom takes less."""
         self.failures = 0
         self.cutoff_ns = math.inf
         self.start: Sequence[int] | None = None
@@ -88,7 +93,7 @@ class Relaxation:
         with several slots are strengthened with cuts first.
         """
         start = time.monotonic()
-        model = self._build(self.task.budget_bytes)
+        model = self._build(self.task.budget_bytes, self.slots)
         if len(self.slots) > 1 and not model.contradiction:
             self.strengthen_until_s = start + _STRENGTHEN_SHARE * self.limit_s
             strengthen(self.lifetimes, model, self.cuts, lambda program: self._relax(model, program))
@@ -103,14 +108,37 @@ class Relaxation:
         self.latest = found.schedule
         return found
 
+    def relax(self, slots: Iterable[Slot], *, stop_s: float) -> bool:
+        """Raises the bound by the linear relaxation with these slots as well, and its cuts. False if time ran out.
+
+        Slots that assume an order of recomputations are left out.
+        """
+        known = (slot for slot in self.slots if slot[1] in (slot[0], -1))
+        model = self._build(self.task.budget_bytes, {*known, *slots})
+        if model.contradiction:
+            raise self.task.infeasible(proof_scope=model.proof_scope)
+        self.strengthen_until_s = stop_s
+        strengthen(
+            self.lifetimes,
+            model,
+            self.linear_cuts,
+            lambda program: self._relax(model, program),
+            per_range=_LINEAR_CUTS_PER_RANGE,
+            least_gain=_LINEAR_LEAST_GAIN,
+            is_lean=True,
+        )
+        return time.monotonic() + self.relaxed_s < stop_s and not self.task.is_over()
+
     def guess(self, budget_bytes: int, limit_s: float) -> Round:
         """The same slots, only for a schedule: maybe with less room than the task's, and without cuts."""
         start = time.monotonic()
-        model = self._build(budget_bytes)
+        model = self._build(budget_bytes, self.slots)
         return self._as_round(model, self._ask_engine(model, limit_s), start)
 
-    def _build(self, budget_bytes: int) -> CutModel:
-        return build_model(self.lifetimes, tuple(self.slots), budget_bytes, absent=self.absent, covers=self.covers)
+    def _build(self, budget_bytes: int, slots: Set[Slot]) -> CutModel:
+        self.relaxed_s = 0.0
+        covers = [cover for cover in self.covers if cover.slot in slots]
+        return build_model(self.lifetimes, tuple(slots), budget_bytes, absent=self.absent, covers=covers)
 
     def _as_round(self, model: CutModel, outcome: Outcome, start_s: float) -> Round:
         if outcome.x is None:
@@ -179,7 +207,7 @@ class Relaxation:
     def _relax(self, model: CutModel, program: MixedIntegerProgram) -> tuple[float, ...] | None:
         """The optimum of the model's linear relaxation, which bounds its own; None if the time for cuts is over."""
         left_s = min(self.strengthen_until_s - time.monotonic(), self.task.remaining_s())
-        if left_s <= 0:
+        if left_s <= self.relaxed_s:
             return None
         limits = Limits(time_limit_s=left_s, threads=self.task.options.threads)
         try:
@@ -188,6 +216,7 @@ class Relaxation:
             return None
         if outcome.termination != "optimal":
             return None
+        self.relaxed_s = outcome.wall_s
         self._raise_bound(model, outcome.bound)
         return outcome.x
 
