@@ -26,13 +26,16 @@ class EvictionRule:
 
     `cost` is the time to recompute the value with whatever else is missing for it; `distance` is the
     number of steps until it is read next. `noise` is the standard deviation of the logarithm of a random
-    factor that each value has for the whole run: other seeds, other schedules.
+    factor that each value has for the whole run: other seeds, other schedules. `input_share`: a value of at most
+    this share of the bytes that are made from it, and read later, may outlive its own last read: while it is there,
+    they are cheap to make again.
     """
 
     size_power: float = 1.0
     distance_power: float = 1.0
     noise: float = 0.0
     seed: int = 0
+    input_share: float = 0.0
 
 
 RULES = (
@@ -173,8 +176,23 @@ class _Fitter:
             events = self.events[value]
             while events and (events[-1] if events[-1] >= 0 else ~events[-1]) <= self.step:
                 events.pop()
-            if value in self.live and (not events or events[-1] < 0):
+            if value in self.live and not (self._is_read_next(value) or self._serves_recomputes(value)):
                 self._drop(value)
+
+    def _serves_recomputes(self, value: int) -> bool:
+        """Whether a value that the schedule reads no more is worth keeping (see `EvictionRule.input_share`)."""
+        if not self.rule.input_share or not self.graph.ops[self.producer[value]].recomputable:
+            return False
+        served = 0
+        for reader in self.graph.readers[value]:
+            if self.has_run[reader]:
+                served += sum(self.sizes[made] for made in self.writes[reader] if self._is_read_next(made))
+        return self.sizes[value] <= self.rule.input_share * served
+
+    def _is_read_next(self, value: int) -> bool:
+        """Whether the schedule reads the value before it writes it again."""
+        events = self.events[value]
+        return bool(events) and events[-1] >= 0
 
     def _drop(self, value: int) -> None:
         self.live.discard(value)
@@ -280,16 +298,18 @@ class _Fitter:
         score: dict[int, float] = {}
         for value in self.live:
             events = self.events[value]
-            if self._may_evict(value, events[-1] if events and events[-1] >= 0 else self.step):
+            if self._may_evict(value, events[-1] if self._is_read_next(value) else self.step):
                 score[value] = self._score(value)
         self.queue = sorted(score, key=lambda value: (-score[value], value))
         self.queue_half = len(self.queue) // 2
 
     def _score(self, value: int) -> float:
-        events = self.events[value]
-        if not events or events[-1] < 0:
+        if self._is_read_next(value):
+            distance = max(1, self.events[value][-1] - self.step)
+        elif self._serves_recomputes(value):
+            distance = 1
+        else:
             return 0.0
-        distance = max(1, events[-1] - self.step)
         size = self.sizes[value]
         weight: float = size**self.rule.size_power * distance**self.rule.distance_power
         return self.factor[value] * (1 + self._recompute_time(value)) / weight

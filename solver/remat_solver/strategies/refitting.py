@@ -16,13 +16,14 @@ from remat_solver.strategies.fitting import EvictionRule, fit_schedule
 from remat_solver.strategies.incumbent import Incumbent
 
 _FIRST_RULES = (
-    EvictionRule(distance_power=0.5),
+    EvictionRule(distance_power=0.5, input_share=0.25),
     EvictionRule(size_power=0.3),
-    EvictionRule(distance_power=0.0),
+    EvictionRule(distance_power=0.0, input_share=0.5),
     EvictionRule(size_power=0.3, distance_power=1.5),
 )
 _TRIES_FROM_SCRATCH = 10
 _WIDTHS = (2, 5, 10, 20, 40)
+_INPUT_SHARES = (0.0, 0.25, 0.5)
 _SHARES = (0.2, 0.5, 1.0)
 _WORTH_MERGING = 0.03
 _PATIENCE = 1.0
@@ -56,6 +57,7 @@ class Refitting:
             distance_power=self.random.uniform(0.0, 1.5),
             noise=0.4,
             seed=self.tries,
+            input_share=_INPUT_SHARES[self.tries % len(_INPUT_SHARES)],
         )
 
     def _choose_base(self, best: Incumbent) -> Sequence[int]:
