@@ -232,6 +232,25 @@ def test_graphs_say_what_may_not_be_recomputed() -> None:
     assert {"boundary", "cos"} <= fixed
 
 
+def test_a_norm_of_what_changes_is_not_run_again() -> None:
+    class Fading(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.BatchNorm1d(WIDTH)
+            self.scale = nn.BatchNorm1d(WIDTH, affine=False)
+            self.register_buffer("trace", torch.rand(5, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            scale = self.scale(self.get_buffer("trace"))
+            self.get_buffer("trace").mul_(0.5)
+            return (self.norm(x.flatten(0, -2)) * scale.sum()).square().mean()
+
+    norms = [
+        op for op in capture(Step(Fading(), (rows(),))).ops if "batch_norm" in op.signature and op.phase == "forward"
+    ]
+    assert [op.recomputable for op in norms] == [False, True]
+
+
 def test_what_may_differ_from_run_to_run_is_not_run_again() -> None:
     def recomputable(name: str, *tags: torch.Tag) -> bool:
         double = torch.library.custom_op(f"remat_tests::{name}", lambda x: x * 2, mutates_args=(), tags=tags,
