@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import os
 import time
-from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -26,10 +25,6 @@ from remat.torch.inductor.survey import survey
 from remat.torch.measure import measure
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, VerificationFailed
 
-NEAR = 0.99
-"""A plan for this share of a peer's peak meets that peer too."""
-
-
 def compare_compiled_named(name: str, targets: tuple[float, ...], rounds: int) -> Comparison:
     """`compare_compiled` for a process of its own; says on stderr what it is doing."""
     return compare_compiled(name, NETWORKS[name], targets, rounds, announcer(name))
@@ -40,8 +35,7 @@ def compare_compiled(
 ) -> Comparison:
     """Everything about one network under Inductor. Targets are shares of the plain compiled run's measured peak.
 
-    We are planned for every target, and for the peak of every memory budget with right gradients that is worth timing,
-    unless a target is close below it.
+    We are planned for every target, and for the peak of every memory budget with right gradients that is worth timing.
     """
     torch.set_num_threads(1)
     keep_freed_memory()
@@ -96,11 +90,6 @@ def _warm(contender: Contender) -> Contender:
     return contender
 
 
-def _is_near(peak: int, budgets: Iterable[int]) -> bool:
-    """Whether one of the budgets is within the peak, and hardly less."""
-    return any(NEAR * peak <= budget <= peak for budget in budgets)
-
-
 def _enter_plans(
     bench: Bench, step: Step, targets: tuple[float, ...], announce: Announce
 ) -> tuple[int, dict[str, str]]:
@@ -108,8 +97,7 @@ def _enter_plans(
     surveyed = survey(copy.deepcopy(step), measure=partial(measure, cache=None))
     wanted = {f"at {target:.0%}": int(target * bench.plain_peak) for target in targets}
     peers = [peer for peer in bench.entered if peer.family == contenders.COMPILED_MEMORY_BUDGET]
-    right = [(peer.name, bench.peaks[peer.name]) for peer in peers if bench.has_right_gradients(peer)]
-    wanted |= {f"against {name}": peak for name, peak in right if not _is_near(peak, wanted.values())}
+    wanted |= {f"against {p.name}": bench.peaks[p.name] for p in peers if bench.has_right_gradients(p)}
     unplanned = {}
     for setting, above_start in wanted.items():
         announce(f"planning {setting}")
