@@ -25,6 +25,7 @@ from remat.torch.inductor.survey import survey
 from remat.torch.measure import measure
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, VerificationFailed
 
+
 def compare_compiled_named(name: str, targets: tuple[float, ...], rounds: int) -> Comparison:
     """`compare_compiled` for a process of its own; says on stderr what it is doing."""
     return compare_compiled(name, NETWORKS[name], targets, rounds, announcer(name))
