@@ -141,6 +141,16 @@ class InfeasibleBudget(SolveError):
     slug = "infeasible-budget"
     field_names = ("budget_bytes", "proven_infeasible_below_bytes", "known_feasible_bytes", "proof_scope")
 
+    @staticmethod
+    def describe(budget_bytes: int, below_bytes: int, proof_scope: str) -> str:
+        """The proof in words: what can't be done in `budget_bytes`, and the least that it takes."""
+        if proof_scope == "checkmate":
+            return (
+                f"no plan that runs each op at most once in a stage fits in {budget_bytes} bytes: such a plan needs "
+                f"at least {below_bytes}."
+            )
+        return f"no plan fits in {budget_bytes} bytes: every plan needs at least {below_bytes}."
+
 
 class NoPlanInTime(SolveError):
     """The time limit came before any plan. Nothing is known about whether one exists."""

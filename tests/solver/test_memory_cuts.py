@@ -94,6 +94,7 @@ def test_an_infeasibility_names_the_class_for_which_it_is_proven():
     answer = ask(graph, 7)
     if isinstance(answer, InfeasibleBudget):
         assert answer.proof_scope == "checkmate"
+        assert "at most once in a stage fits in 7 bytes" in str(answer)
     else:
         assert answer.time_ns >= free_optimum(graph, 7)
 

@@ -207,5 +207,5 @@ async def insert_answer(
 
 
 def _cannot_fit(question: Question, error: dict[str, Any]) -> str:
-    below = error.get("proven_infeasible_below_bytes")
-    return f"no plan fits in {question.budget_bytes} bytes: every plan needs at least {below}."
+    below_bytes, scope = error.get("proven_infeasible_below_bytes"), error.get("proof_scope")
+    return InfeasibleBudget.describe(int(question.budget_bytes or 0), int(below_bytes or 0), str(scope))

@@ -89,7 +89,7 @@ class Task:
         """The error for a proof that no schedule fits; `below_bytes`: no budget below it has a plan."""
         below = max(self.budget_bytes + 1, below_bytes or 0)
         return InfeasibleBudget(
-            f"no plan fits in {self.budget_bytes} bytes: every plan needs at least {below}.",
+            InfeasibleBudget.describe(self.budget_bytes, below, proof_scope),
             hint="Raise the budget, or ask minimum_budget for the least one that works.",
             budget_bytes=self.budget_bytes,
             proven_infeasible_below_bytes=below,
