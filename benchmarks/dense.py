@@ -159,7 +159,11 @@ def as_markdown(cases: list[Case], machine: dict[str, str], arguments: argparse.
     ratios = [case.ratio for case in cases]
     mean = math.exp(statistics.fmean(math.log(ratio) for ratio in ratios))
     open_ended = sum(not case.is_proven for case in cases)
-    note = f" (at least: {open_ended} dense solves ended at their limit)" if open_ended else ""
+    note = (
+        f" (at least: {open_ended} dense solves ended at their limit, and a longer one can only raise the mean)"
+        if open_ended
+        else ""
+    )
     lines += ["", f"Geometric mean of times longer: **{mean:.0f}**{note}.", ""]
     return "\n".join(lines)
 
