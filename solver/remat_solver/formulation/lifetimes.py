@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat_solver.graph import Graph
 
@@ -51,4 +51,22 @@ def find_lifetimes(graph: Graph) -> Lifetimes:
         may_rerun=tuple(may_rerun),
         horizon=tuple(horizon),
         last_use=tuple(last_use),
+    )
+
+
+def only_large(lifetimes: Lifetimes, least_bytes: float) -> Lifetimes:
+    """The facts if values of fewer bytes than that could stay in memory for nothing, as lasting ones do.
+
+    That is a relaxation: what has no place even so has none. There is much less to decide, because most of a network's
+    values are small beside the few that fill its memory.
+    """
+    lasts = tuple(
+        is_lasting or size < least_bytes
+        for is_lasting, size in zip(lifetimes.is_lasting, lifetimes.graph.sizes, strict=True)
+    )
+    return replace(
+        lifetimes,
+        is_lasting=lasts,
+        reads=tuple(tuple(v for v in values if not lasts[v]) for values in lifetimes.reads),
+        writes=tuple(tuple(v for v in values if not lasts[v]) for values in lifetimes.writes),
     )

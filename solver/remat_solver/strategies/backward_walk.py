@@ -104,7 +104,7 @@ class Walk:
 
     def _lasting_bytes(self, op: int) -> int:
         graph = self.lifetimes.graph
-        return sum(graph.sizes[value] for value in graph.written_by(op) if self.lifetimes.is_lasting[value])
+        return sum(graph.sizes[value] for value in graph.written_by(op) if graph.is_output[value])
 
     def before(self, stage: int, states: list[State]) -> list[State] | None:
         """The states right before the first run of op `stage`, from those right before the next first run.
@@ -129,16 +129,16 @@ class Walk:
                 found[first[1]] = first[0]
                 if not self.runs[stage].reads & ~wanted:
                     continue
-            for earlier in self._recomputes(stage, state):
+            for _, earlier in self.recomputes(stage, state):
                 if earlier[1] not in seen:
                     seen.add(earlier[1])
                     heapq.heappush(queue, earlier)
         return _undominated(found)
 
-    def _recomputes(self, stage: int, state: State) -> list[State]:
-        """The states before a recompute that gives some wanted value; a single one if that one is best."""
+    def recomputes(self, stage: int, state: State) -> list[tuple[int, State]]:
+        """Ops that give some wanted value if they run again, each with the state before; one alone if it is best."""
         left = state[1]
-        found: list[State] = []
+        found: list[tuple[int, State]] = []
         while left:
             op = self.producer[(left & -left).bit_length() - 1]
             run = self.runs[op]
@@ -149,8 +149,8 @@ class Walk:
             if earlier is None:
                 continue
             if not run.reads & ~state[1]:
-                return [earlier]
-            found.append(earlier)
+                return [(op, earlier)]
+            found.append((op, earlier))
         return found
 
     def step_back(self, op: int, stage: int, state: State) -> State | None:

@@ -1,6 +1,7 @@
 """The upper side of the search: a first schedule that fits, and faster ones.
 
-Evictions from the store-all schedule give the first (`refitting`). Later ones come from the relaxation's schedules,
+Evictions from the store-all schedule give the first (`refitting`), or walks that decide about large values first
+(`large_first`). Later ones come from the relaxation's schedules,
 made to fit, from relaxations asked for schedules only, and from re-optimising neighbourhoods of the best. What the
 time goes to follows what has gained most for its time so far.
 """
@@ -16,6 +17,7 @@ from remat_solver.strategies.base import Task
 from remat_solver.strategies.beam_tries import BeamTries
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.incumbent import Incumbent
+from remat_solver.strategies.large_first import first_schedules
 from remat_solver.strategies.neighbourhood import NeighbourhoodSearch
 from remat_solver.strategies.refitting import Refitting
 from remat_solver.strategies.relaxation import Relaxation, Round
@@ -79,6 +81,7 @@ class Improvement:
         self.neighbourhoods: NeighbourhoodSearch | None = None
         self.refitting = Refitting(lifetimes)
         self.beams = BeamTries(lifetimes, task.budget_bytes)
+        self.walks = first_schedules(lifetimes, task.budget_bytes, should_stop=task.is_over)
         self.yields: dict[str, Yield] = {}
         self.has_seeds = False
         self.effort = 1.0
@@ -91,6 +94,15 @@ class Improvement:
         self.refitting.improve(self.best, should_stop=self.task.is_over)
         self.report("refit")
         return True
+
+    def walk_back(self) -> None:
+        """Goes on with walks that may end in a first schedule, for as long as the first evictions get."""
+        stop_s = time.monotonic() + self.seed_s()
+        for schedule in self.walks:
+            if schedule is not None and self.best.offer(schedule, should_stop=self.task.is_over):
+                self.report("walk back")
+            if self.has_plan() or self.is_past(stop_s):
+                return
 
     def follow(self, found: Round, *, before_ns: int) -> bool:
         """Improves for as long as the round took, or less where that has led to nothing. True if it helps.
@@ -109,11 +121,17 @@ class Improvement:
         if self.has_seeds:
             return
         self.has_seeds = True
-        seconds = min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SEED_OPS))
-        self.refit(time.monotonic() + seconds)
+        self.refit(time.monotonic() + self.seed_s())
+
+    def seed_deeper(self) -> None:
+        """First schedules by beams, where nothing cheaper has found one; once."""
         while not self.has_plan() and self.is_deep() and self.beams.tries < _FIRST_BEAMS and not self.task.is_over():
             self.beams.improve(self.best, should_stop=self.task.is_over)
             self.report("beam")
+
+    def seed_s(self) -> float:
+        """Seconds for one way to first schedules."""
+        return min(self.task.remaining_s() / 10, _SEED_S * max(1.0, len(self.graph) / _SEED_OPS))
 
     def refit(self, stop_s: float) -> bool:
         """Iterated greedy until then, or until it fails to find a first schedule. True if the incumbent got faster."""

@@ -50,9 +50,8 @@ _NEAR_THE_FLOOR = 1.5
 _FIRST_REFUTATION_S, _FIRST_REFUTATION_OPS = 0.06, 500
 """Seconds on a graph of at most so many ops; on larger ones in proportion."""
 _SECOND_REFUTATION_S = 1.0
-_LATER_REFUTATION_S = 0.1
-_REFUTATION_SHARE = 0.5
-"""Of a round's time, for such a proof, while there is no plan."""
+_REFUTATION_SHARE = 0.2
+"""Of the time that is left, for such a proof, after each round without a plan."""
 _WIDE_GAP = 0.02
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
 _TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
@@ -101,6 +100,7 @@ class _Search:
         self.refutation = Refutation(task, self.lifetimes)
         self.backward: BackwardBound | None = None
         self.has_raised = False
+        self.is_near_floor = False
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.improvement = Improvement(
             task, self.lifetimes, self.best, self.relaxation, is_closed=self.is_closed, report=self.report
@@ -115,15 +115,15 @@ class _Search:
         if store_all.peak_bytes <= self.task.budget_bytes and self.is_allowed(in_order):
             self.best.offer(in_order, should_stop=self.task.is_over)
             return self.found("")
-        is_near_floor = self.task.budget_bytes < _NEAR_THE_FLOOR * bound
-        if is_near_floor:
+        self.is_near_floor = self.task.budget_bytes < _NEAR_THE_FLOOR * bound
+        if self.is_near_floor:
             self.backward = BackwardBound(self.task, self.lifetimes)
             self.refutation.attempt(_FIRST_REFUTATION_S * max(1.0, len(self.graph) / _FIRST_REFUTATION_OPS))
         self.choose_first_slots(store_all.peak_step)
         self.take_known()
         has_tried = self.improvement.try_once()
-        if has_tried and is_near_floor and self.best.schedule is None:
-            self.refutation.attempt(_SECOND_REFUTATION_S)
+        if has_tried and self.is_near_floor and self.best.schedule is None:
+            self.settle(_SECOND_REFUTATION_S)
         while not self.is_closed() and not self.task.is_over() and self.do_round():
             self.check_target()
         self.share()
@@ -172,7 +172,8 @@ class _Search:
             return True
         self.improvement.seed()
         if self.best.schedule is None:
-            self.refutation.attempt(max(_LATER_REFUTATION_S, _REFUTATION_SHARE * found.wall_s))
+            self.settle(_REFUTATION_SHARE * self.task.remaining_s())
+            self.improvement.seed_deeper()
         self.raise_wide()
         self.improvement.guess(found)
         is_refined = is_proven and self.refine(found)
@@ -186,6 +187,13 @@ class _Search:
         """Whether the bound rose by little of what is open: its slots follow one another, and many are to come."""
         bound_ns = self.relaxation.bound_ns
         return bound_ns - bound_before_ns < _STALLED_SHARE * (self.best.time_ns - bound_ns)
+
+    def settle(self, seconds: float) -> None:
+        """Looks for a first schedule where evictions have found none, then for a proof that there is none."""
+        if self.is_near_floor:
+            self.improvement.walk_back()
+        if self.best.schedule is None:
+            self.refutation.attempt(seconds)
 
     def raise_wide(self) -> None:
         """Once, from the second round on, where the gap is wide: bounds that rounds do not reach."""

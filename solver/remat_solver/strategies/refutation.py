@@ -1,27 +1,30 @@
 """Attempts to prove that nothing fits, each deeper than the one before.
 
 All schedules followed back together from their end prove most (`backward_walk`), as long as they want few values at
-once; single ops traced back (`trace_back`) prove what can be seen at one place of a graph whose other places are roomy.
+once. That is so more often if only large values count (`large_first.views`), and what has no place even then has none.
+Single ops traced back (`trace_back`) prove what can be seen at one place of a graph whose other places are roomy.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.strategies.backward_walk import Verdict, judge_budget
 from remat_solver.strategies.base import Task
+from remat_solver.strategies.large_first import views
 from remat_solver.strategies.trace_back import TraceBack
 
 _MOST_OPS = 64
 """Only so many of the ops that need the most memory are traced, the first of them deepest."""
 _FIRST_NODES = 30
 _GROWTH = 4
-_WALK_SHARE = 0.3
+_WALK_SHARE = 0.6
 """Of an attempt's time at most."""
-_FIRST_WALK, _LAST_WALK = 40_000, 400_000
-"""Steps of a walk over all schedules, in the first attempt and at most in a later one."""
+_FIRST_WALK = 50_000
+"""Steps of a walk over all schedules, the first time."""
 
 
 class Refutation:
@@ -30,7 +33,8 @@ class Refutation:
     def __init__(self, task: Task, lifetimes: Lifetimes) -> None:
         self.task = task
         self.lifetimes = lifetimes
-        self.walk_effort = _FIRST_WALK
+        self.walks = deque((view, _FIRST_WALK) for view in (lifetimes, *views(lifetimes, task.budget_bytes)))
+        """What to walk back on next, and with how much effort: the graph itself, and coarser views of it."""
         self.is_hopeless = False
         """Whether it is known that there is nothing to prove."""
         self.trace_back = TraceBack(task.graph)
@@ -57,20 +61,22 @@ class Refutation:
                 return
 
     def _walk(self) -> None:
-        if self.walk_effort > _LAST_WALK:
-            return
-        verdict = self._judge(self.task.budget_bytes)
-        needed = verdict.needed_bytes
-        if needed is not None:
-            more = self._judge(needed).needed_bytes
-            while more is not None:
-                needed, more = more, self._judge(more).needed_bytes
-            raise self.task.infeasible(proof_scope="order", below_bytes=needed)
-        self.is_hopeless = verdict.is_settled
-        self.walk_effort *= _GROWTH
+        """Walks back on one view after the other; those that are too much get another turn after all others."""
+        while self.walks and not self.is_hopeless and not self._is_over():
+            view, effort = self.walks.popleft()
+            verdict = self._judge(view, self.task.budget_bytes, effort)
+            needed = verdict.needed_bytes
+            if needed is not None:
+                more = self._judge(view, needed, effort).needed_bytes
+                while more is not None:
+                    needed, more = more, self._judge(view, more, effort).needed_bytes
+                raise self.task.infeasible(proof_scope="order", below_bytes=needed)
+            if not verdict.is_settled:
+                self.walks.append((view, effort if self._is_over() else _GROWTH * effort))
+            self.is_hopeless = verdict.is_settled and view is self.lifetimes
 
-    def _judge(self, budget_bytes: int) -> Verdict:
-        return judge_budget(self.lifetimes, budget_bytes, effort=self.walk_effort, should_stop=self._is_over)
+    def _judge(self, view: Lifetimes, budget_bytes: int, effort: int) -> Verdict:
+        return judge_budget(view, budget_bytes, effort=effort, should_stop=self._is_over)
 
     def _bound_bytes(self, op: int, node_limit: int, *, at_least: int = 0, enough: int | None = None) -> int:
         return self.trace_back.bound_bytes(
