@@ -38,8 +38,6 @@ _LIMIT_GROWTH = 2.0
 _QUICK_S, _QUICK_OPS, _QUICK_SHARE = 1.0, 100, 0.5
 """Until then rounds follow each other if they are solved, on a graph of so many ops; on larger ones in proportion once
 there is a plan, but not beyond this share of the time. Most tasks are done before anything else could help."""
-_STALLED_SHARE = 0.25
-"""After `_QUICK_S` a round must raise the bound by so much of what is then open, or schedules get their turn."""
 _QUICK_GAP = 0.9
 """Of the asked gap: how exactly these rounds' programs are solved; the first one only on a graph of more than `_LARGE`
 ops, where an engine may spend most of its time on the last twentieth of a percent."""
@@ -155,7 +153,7 @@ class _Search:
 
     def do_round(self) -> bool:
         """One round of the relaxation, then as long for the incumbent. False if nothing is left to try."""
-        before_ns, bound_before_ns = self.best.time_ns, self.relaxation.bound_ns
+        before_ns = self.best.time_ns
         self.aim()
         found = self.relaxation.solve()
         self.improvement.offer(found)
@@ -163,10 +161,7 @@ class _Search:
         is_proven = found.termination == "optimal" or self.is_nearly_proven(found)
         is_early = is_proven and self.task.elapsed_s() < _QUICK_S
         self.relaxation.is_quick &= (
-            is_proven
-            and self.best.schedule is not None
-            and self.task.elapsed_s() < self.quick_s
-            and (is_early or not self.has_stalled(bound_before_ns))
+            is_proven and self.best.schedule is not None and self.task.elapsed_s() < self.quick_s
         )
         if self.is_closed() or ((is_early or self.relaxation.is_quick) and self.refine(found)):
             return True
@@ -182,11 +177,6 @@ class _Search:
             self.relaxation.limit_s *= _LIMIT_GROWTH
         is_better = self.improvement.follow(found, before_ns=before_ns)
         return is_refined or is_better or not is_proven
-
-    def has_stalled(self, bound_before_ns: int) -> bool:
-        """Whether the bound rose by little of what is open: its slots follow one another, and many are to come."""
-        bound_ns = self.relaxation.bound_ns
-        return bound_ns - bound_before_ns < _STALLED_SHARE * (self.best.time_ns - bound_ns)
 
     def settle(self, seconds: float) -> None:
         """Looks for a first schedule where evictions have found none, then for a proof that there is none."""
