@@ -48,9 +48,9 @@ _NEAR_THE_FLOOR = 1.5
 _FIRST_REFUTATION_S, _FIRST_REFUTATION_OPS = 0.06, 500
 """Seconds on a graph of at most so many ops; on larger ones in proportion."""
 _SECOND_REFUTATION_S = 1.0
-_REFUTATION_SHARE = 0.2
-"""Of the time that is left, for such a proof, after each round without a plan."""
-_WIDE_GAP = 0.02
+_LATER_REFUTATION_S, _REFUTATION_SHARE = 1.5, 0.2
+"""Seconds for such a proof after each round without a plan, but at most this share of the time that is left."""
+_WIDE_GAP, _VERY_WIDE_GAP = 0.02, 0.05
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
 _TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
 """Of the time that is left, for each such bound: until it is better than the relaxation's, and then."""
@@ -167,7 +167,7 @@ class _Search:
             return True
         self.improvement.seed()
         if self.best.schedule is None:
-            self.settle(_REFUTATION_SHARE * self.task.remaining_s())
+            self.settle(min(_LATER_REFUTATION_S, _REFUTATION_SHARE * self.task.remaining_s()))
             self.improvement.seed_deeper()
         self.raise_wide()
         self.improvement.guess(found)
@@ -187,15 +187,15 @@ class _Search:
 
     def raise_wide(self) -> None:
         """Once, from the second round on, where the gap is wide: bounds that rounds do not reach."""
-        if self.has_raised or self.best.schedule is None or self.relaxation.rounds < 2 or not self.is_wide():
+        if self.has_raised or self.best.schedule is None or self.relaxation.rounds < 2 or not self.is_wide(_WIDE_GAP):
             return
         self.has_raised = True
         self.follow_back()
-        if self.is_wide():
+        if self.is_wide(_VERY_WIDE_GAP):
             self.relax_densely(self.best.schedule)
 
-    def is_wide(self) -> bool:
-        return self.best.time_ns - self.relaxation.bound_ns > _WIDE_GAP * self.graph.total_time_ns
+    def is_wide(self, gap: float) -> bool:
+        return self.best.time_ns - self.relaxation.bound_ns > gap * self.graph.total_time_ns
 
     def follow_back(self) -> None:
         """Near the floor: the bound of `backward_bound`."""
