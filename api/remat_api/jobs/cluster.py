@@ -12,6 +12,7 @@ from pathlib import Path
 import procrastinate
 from procrastinate.exceptions import ConnectorException
 
+from remat_api.jobs.cancelling import cancel
 from remat_api.jobs.crew import Crew
 from remat_api.jobs.deliveries import QUEUE, TASK, drop_stalled_deliveries
 from remat_api.jobs.hub import Hub
@@ -47,9 +48,7 @@ class ClusterEngine:
 
     async def stop(self) -> None:
         """Stops listening; the workers go on."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
 
     def job_added(self) -> None:
         """A delivery went with the job's own transaction."""
@@ -120,7 +119,7 @@ class ClusterWorker:
             for task in (*tasks, waiting):
                 task.cancel()
             await self._crew.stop()
-            await asyncio.gather(*tasks, waiting, return_exceptions=True)
+            await cancel([*tasks, waiting])
             with contextlib.suppress(*AWAY):
                 await self._workers.leave(self._id)
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from remat_api.jobs.cancelling import cancel
 from remat_api.jobs.execute import Attempt, AttemptMaker
 from remat_api.jobs.solver_process import SolverProcess, WorkerDied
 from remat_api.store.database import AWAY
@@ -66,9 +67,7 @@ class Crew:
             warming.cancel()
         await _until(lambda: not self._claiming, CLAIM_PATIENCE_S)  # a claim that is cut off would be nobody's
         await _until(lambda: not self._attempts, self._drain_s)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._warming, return_exceptions=True)
+        await cancel([*self._tasks, *self._warming])
         for attempt in list(self._attempts.values()):
             with contextlib.suppress(LostClaim, *AWAY):
                 await self._jobs.release(attempt.claim, reason="the service stopped")

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from remat_api.jobs.cancelling import cancel
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.solver_process import SolverProcess, WorkerDied
 from remat_api.metrics import Metrics
@@ -167,9 +168,9 @@ class Attempt:
         try:
             yield
         finally:
-            beating.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await beating
+            await cancel([beating])
+            if not beating.cancelled():
+                beating.result()  # a bug of ours: loudly
 
     async def _beat(self) -> None:
         while True:

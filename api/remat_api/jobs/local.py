@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 
+from remat_api.jobs.cancelling import cancel
 from remat_api.jobs.crew import Crew
 from remat_api.store.database import AWAY
 from remat_api.store.jobs import JobStore
@@ -42,7 +43,7 @@ class LocalEngine:
         for task in self._tasks:
             task.cancel()
         await self._crew.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel(self._tasks)
 
     def job_added(self) -> None:
         """Wakes the slots."""
