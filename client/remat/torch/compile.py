@@ -204,7 +204,7 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
             **solve_fields,
         }
         if mode == "eager":
-            _attach_trials(EagerCall, model, budget, mode, verify=verify, **settings)
+            _attach_trials(EagerCall, model, budget, mode, verify=verify, max_shapes=max_shapes, **settings)
         elif mode == "pieces":
             _attach_trials(PiecesCall, model, budget, mode, verify=verify, max_shapes=max_shapes, **settings)
         else:
@@ -272,7 +272,7 @@ def planned_graphs(model: nn.Module) -> tuple[PlannedGraph, ...]:
 def eager_plans(model: nn.Module) -> tuple[EagerPlan, ...]:
     """The plans of eager mode that were made for `model` so far, one per input shape; empty in exact mode."""
     call = model._compiled_call_impl
-    return tuple(call.plans.values()) if isinstance(call, EagerCall) else ()
+    return call.plans if isinstance(call, EagerCall) else ()
 
 
 def pieces_plans(model: nn.Module) -> tuple[PiecesPlan, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 import torch
@@ -13,11 +14,13 @@ import remat
 from remat.torch.both_ways import run_once
 from remat.torch.compile import eager_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
-from remat.torch.eager.compile import EagerCall
+from remat.torch.eager.compile import EagerCall, Planned
 from remat.torch.eager.draws import highest_peak
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.eager.planning import installed
+from remat.torch.eager.region_call import RegionCall
 from remat.torch.peak import measure_peak
+from remat.torch.shaped_call import shape_key
 from remat.torch.step import Step
 from remat_solver.errors import ApplyError, GraphBreak, InfeasibleBudget, InvalidRequest, VerificationFailed
 from tests.client.torch_eager.networks import (
@@ -128,8 +131,9 @@ def with_regions(case: Case, plan: EagerPlan, **changes: object) -> nn.Module:
     region = dataclasses.replace(base, **changes)  # type: ignore[arg-type]
     call = model._compiled_call_impl
     assert isinstance(call, EagerCall)
-    key = tuple((tuple(tensor.shape), tensor.dtype) for tensor in batch_of(case, 0))
-    call.plans[key] = dataclasses.replace(plan, regions=dict.fromkeys(plan.regions, region))
+    forced = dataclasses.replace(plan, regions=dict.fromkeys(plan.regions, region))
+    key = shape_key(model, batch_of(case, 0), {})
+    call.planned[key] = Planned(plan=forced, call=partial(call._run_by, forced))
     call.calls = installed({path: model.get_submodule(path) for path in plan.regions})
     return model
 
@@ -249,6 +253,28 @@ def test_every_input_shape_has_its_plan_and_evaluation_needs_none() -> None:
         expected = plain(batch)
         torch.manual_seed(0)
         assert torch.equal(model(batch), expected)
+    assert len(eager_plans(model)) == 2
+
+
+def test_a_shape_that_does_not_fit_takes_nothing_from_those_that_do() -> None:
+    _, plan = planned(DROPOUT, "85%")
+    model = remat.compile(seeded_model(DROPOUT), mode="eager", budget=plan.budget_bytes)
+    model(*batch_of(DROPOUT, 0))
+    with pytest.raises(InfeasibleBudget):
+        model(torch.randn(10_000, WIDTH))
+    recomputed = [path for path, region in eager_plans(model)[0].regions.items() if region is not None]
+    assert recomputed
+    assert all(isinstance(model.get_submodule(path)._compiled_call_impl, RegionCall) for path in recomputed)
+    assert differences(train(DROPOUT, seeded_model(DROPOUT)), train(DROPOUT, model)) == []
+
+
+def test_a_plan_for_training_is_none_for_evaluation_mode() -> None:
+    model, plain = remat.compile(seeded_model(DROPOUT), mode="eager", budget="85%"), seeded_model(DROPOUT)
+    model(*batch_of(DROPOUT, 0))
+    model.eval()
+    plain.eval()
+    batch = batch_of(DROPOUT, 0)
+    assert torch.equal(model(*batch), plain(*batch))  # no dropout runs whose noise a plan would save
     assert len(eager_plans(model)) == 2
 
 
