@@ -16,7 +16,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.public import Row, add_common_arguments, ask_cp_sat, measure_row, numbers, publish
+from benchmarks.row_command import add_common_arguments, numbers, publish
+from benchmarks.rows import Row, ask_cp_sat, measure_row
 from remat_solver.bounds import working_set_bound
 from remat_solver.files import load
 from remat_solver.graph import Graph

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.captured import GRAPHS, budgets_of
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from benchmarks.public_graphs import load_public_graph
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.files import load

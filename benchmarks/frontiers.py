@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from benchmarks.transformer_graph import Shape, transformer_graph
 from remat_solver.frontier import frontier
 from remat_solver.plan import Plan

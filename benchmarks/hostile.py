@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from tests.integration.hostile_bodies import Attack, attacks
 from tests.integration.solver_service import SolverService
 

@@ -24,9 +24,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import describe_machine
 from benchmarks.networks.steps import STEPS
 from benchmarks.peers.measuring import Ratio, ratio
-from benchmarks.public import describe_machine
 from remat.models import DEMO_STEPS
 from remat.torch import Backend, Step, capture
 from remat.torch.cost_cache import CostCache

@@ -4,137 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
-import json
-import os
-import platform
 import sys
-import time
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.cp_sat import Question, ask
 from benchmarks.public_graphs import find_graphs, load_public_graph
-from benchmarks.row_tables import as_markdown, as_table
+from benchmarks.row_command import add_common_arguments, numbers, publish
+from benchmarks.rows import Row, ask_cp_sat, measure_row
 from remat_solver.bounds import working_set_bound
-from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
+from remat_solver.errors import RematError
 from remat_solver.graph import Graph
-from remat_solver.options import ENGINES, SolveOptions
-from remat_solver.options import Progress as SolveProgress
+from remat_solver.options import SolveOptions
 from remat_solver.simulate import simulate, store_all_schedule
-from remat_solver.solve import solve
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One graph at one budget. Fractions are of the store-all time; None where there is no plan.
-
-    What begins with `cp_sat` is the rival's answer (`benchmarks.moccasin`), if it was asked. `cpu_s` (of the solve) and
-    `peak_rss_bytes` (at most) are those of the solving process and its engine together; None and 0 if not measured.
-    """
-
-    graph: str
-    ops: int
-    budget_fraction: float
-    budget_bytes: int
-    status: str
-    overhead: float | None
-    bound_overhead: float | None
-    gap: float | None
-    solve_s: float
-    engine: str
-    proof_scope: str = ""
-    rounds: int = 0
-    slots: int = 0
-    reordered_peak_fraction: float | None = None
-    budget_name: str = ""
-    first_plan_s: float | None = None
-    cpu_s: float | None = None
-    peak_rss_bytes: int = 0
-    cp_sat_status: str = ""
-    cp_sat_overhead: float | None = None
-    cp_sat_bound_overhead: float | None = None
-    cp_sat_s: float | None = None
-
-
-def measure_row(graph: Graph, budget_fraction: float, options: SolveOptions) -> Row:
-    """Solves `graph` at the fraction of its store-all peak, which is the given order's; every ending is a row."""
-    budget_bytes = options.budget_in_bytes(simulate(graph, store_all_schedule(graph)).peak_bytes) or 0
-    start = time.perf_counter()
-    known: dict[str, object] = {"graph": graph.name, "ops": len(graph), "budget_fraction": budget_fraction}
-    known |= {"budget_bytes": budget_bytes, "engine": options.engine}
-    first_plan_s: list[float] = []
-
-    def watch(progress: SolveProgress) -> None:
-        if progress.incumbent_ns is not None and not first_plan_s:
-            first_plan_s.append(round(progress.elapsed_s, 3))
-
-    try:
-        plan = solve(graph, options, on_progress=watch)
-    except (InfeasibleBudget, NoPlanInTime) as error:
-        status = "infeasible" if isinstance(error, InfeasibleBudget) else "no_plan_in_time"
-        scope = error.fields.get("proof_scope") or ""
-        ending = {"status": status, "overhead": None, "bound_overhead": None, "gap": None, "proof_scope": scope}
-    else:
-        ending = {"status": plan.status, "overhead": plan.overhead, "bound_overhead": plan.bound_overhead}
-        ending |= {"gap": plan.gap, "proof_scope": plan.proof_scope}
-        if plan.is_reordered:
-            ending |= {"reordered_peak_fraction": plan.provenance.reordered_peak_bytes / plan.store_all_peak_bytes}
-        ending |= {"rounds": plan.provenance.rounds, "slots": plan.provenance.slots}
-    solve_s = round(time.perf_counter() - start, 4)
-    if not first_plan_s and ending["overhead"] is not None:
-        first_plan_s.append(solve_s)
-    known |= {"first_plan_s": first_plan_s[0] if first_plan_s else None}
-    return Row(**known, **ending, solve_s=solve_s)  # type: ignore[arg-type]
-
-
-def ask_cp_sat(row: Row, graph: Graph, *, limit_s: float, workers: int) -> Row:
-    """The row with the rival's answer beside ours."""
-    question = Question(graph=graph, budget_bytes=row.budget_bytes, time_limit_s=limit_s, workers=workers)
-    answer = ask([question])[0]
-    times = [None if ns is None else ns / graph.total_time_ns - 1 for ns in (answer.time_ns, answer.bound_ns)]
-    return dataclasses.replace(
-        row,
-        cp_sat_status=answer.status,
-        cp_sat_overhead=times[0],
-        cp_sat_bound_overhead=times[1],
-        cp_sat_s=answer.seconds,
-    )
-
-
-def contradicts(row: Row) -> bool:
-    """Whether the rival found a schedule where ours proved that none exists, or that none is as fast."""
-    if row.cp_sat_overhead is None or row.proof_scope not in ("order", "checkmate"):
-        return False
-    return row.bound_overhead is None or row.cp_sat_overhead < row.bound_overhead - 1e-9
-
-
-def describe_machine() -> dict[str, str]:
-    """Date, processor, cores and versions: what a committed table needs to be read later."""
-    versions = {name: _version(name) for name in ("remat", "pulp", "highspy", "ortools")}
-    cores = str(os.cpu_count())
-    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return {"date": date, "cores": cores, "python": platform.python_version(), "machine": _processor(), **versions}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def main() -> int:
@@ -164,47 +47,6 @@ def main() -> int:
             rows.append(row)
             progress.advance(task)
     return publish(rows, "Public graphs", "public", arguments, console)
-
-
-def publish(rows: list[Row], title: str, module: str, arguments: argparse.Namespace, console: Console) -> int:
-    """Prints the rows and writes them where asked; exit code 1 if ours and the rival's contradict each other."""
-    Console(width=None if sys.stdout.isatty() else 180).print(as_table(rows, title))
-    machine = describe_machine()
-    if arguments.json:
-        document = {"machine": machine, "command": sys.argv[1:], "rows": [asdict(row) for row in rows]}
-        arguments.json.parent.mkdir(parents=True, exist_ok=True)
-        arguments.json.write_text(json.dumps(document, indent=1) + "\n")
-    if arguments.markdown:
-        command = " ".join(["python -m", f"benchmarks.{module}", *sys.argv[1:]])
-        arguments.markdown.parent.mkdir(parents=True, exist_ok=True)
-        arguments.markdown.write_text(as_markdown(rows, title, command=command, machine=machine))
-    contradictions = [row for row in rows if contradicts(row)]
-    for row in contradictions:
-        console.print(f"[red]{row.graph} at {row.budget_fraction:g}: CP-SAT's schedule contradicts our proof[/]")
-    return 1 if contradictions else 0
-
-
-def numbers(text: str) -> list[float]:
-    """The numbers of a comma-separated list; "" holds none."""
-    return [float(number) for number in text.split(",") if number]
-
-
-def add_common_arguments(parser: argparse.ArgumentParser, *, gap: float) -> None:
-    """What both benchmarks take: the engine, the limits, the rival, the files to write."""
-    parser.add_argument("--engine", default="cbc", choices=ENGINES)
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds for each solve")
-    parser.add_argument("--gap", type=float, default=gap, help="stop at this gap, a share of the store-all time")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--cp-sat-limit",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="also ask CP-SAT with retention intervals (needs the extra `benchmarks`), for S seconds each",
-    )
-    parser.add_argument("--cp-sat-workers", type=int, default=2, help="its threads")
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--markdown", type=Path, help="write the table here")
 
 
 def _parse_arguments() -> argparse.Namespace:

@@ -22,8 +22,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.machine import describe_machine
 from benchmarks.networks.steps import STEPS
-from benchmarks.public import describe_machine
 from remat.torch import capture
 from remat.torch.measure import measure
 from remat_solver.graph import Graph

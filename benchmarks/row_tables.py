@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from benchmarks.public import Row
+from benchmarks.rows import Row
 
 _LEFT = ("graph", "budget", "status", "scope", "cp-sat")
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from benchmarks.transformer_graph import Shape, transformer_graph
 from remat_solver.bounds import working_set_bound
 from remat_solver.errors import SolveError

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from benchmarks.public_graphs import load_public_graph
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, RematError
 from remat_solver.graph import Graph

@@ -26,7 +26,7 @@ from remat_api.security.gate import Gate
 from remat_api.service import Service
 from remat_api.settings import Settings
 from remat_api.store.data_dir import data_dir_lock
-from remat_api.store.database import prepare
+from remat_api.store.migrating import prepare
 from remat_api.tracing import flush_traces
 
 DESCRIPTION = "Optimal rematerialization plans for training graphs: the least time within a memory budget, proven."

@@ -69,8 +69,9 @@ def serve(
 
 def migrate(data_dir: DataDir = None) -> None:
     """Bring the service's database up to date (on SQLite, `remat serve` does it by itself)."""
-    from remat_api.store.database import AWAY, applied_revision, unreachable
-    from remat_api.store.database import migrate as migrate_database
+    from remat_api.store.database import AWAY, unreachable
+    from remat_api.store.migrating import applied_revision
+    from remat_api.store.migrating import migrate as migrate_database
 
     settings = read_settings(os.environ, data_dir=data_dir)
     if not settings.is_clustered:
@@ -98,7 +99,7 @@ def gc(
 
 async def _forget(settings: Settings, older_than_ms: int) -> Forgotten:
     from remat_api.store.blobs import blob_store
-    from remat_api.store.database import opened
+    from remat_api.store.migrating import opened
     from remat_api.store.retention import forget
 
     async with opened(settings) as database:
@@ -117,8 +118,8 @@ def check_keys(settings: Settings) -> None:
 
 
 async def _any_key(settings: Settings) -> bool:
-    from remat_api.store.database import opened
     from remat_api.store.keys import KeyStore
+    from remat_api.store.migrating import opened
 
     async with opened(settings) as database:
         return await KeyStore(database).any_valid()

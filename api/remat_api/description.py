@@ -1,15 +1,10 @@
 """The API's description (OpenAPI): what FastAPI sees for itself, and what it can't see.
 
 Bodies are read by `bodies`, not by FastAPI, and errors are problems: both are added here.
-`python -m remat_api.description` prints the document that is committed as docs/openapi.json.
 """
 
 from __future__ import annotations
 
-import json
-import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -104,16 +99,3 @@ def _schema(kind: Any, schemas: dict[str, Any]) -> dict[str, str]:
     schemas.update(schema.pop("$defs", {}))
     schemas[kind.__name__] = schema
     return {"$ref": _REF.format(model=kind.__name__)}
-
-
-def text() -> str:
-    """The document as committed."""
-    from remat_api.app import create_app
-    from remat_api.settings import Settings
-
-    app = create_app(Settings(data_dir=Path(tempfile.gettempdir()), workers=1))
-    return json.dumps(app.openapi(), indent=1, sort_keys=True) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(text())

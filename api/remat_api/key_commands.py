@@ -73,8 +73,8 @@ def revoke(
 
 
 def _with_keys(data_dir: Path | None, act: Callable[[KeyStore], Coroutine[Any, Any, Any]]) -> Any:
-    from remat_api.store.database import opened
     from remat_api.store.keys import KeyStore
+    from remat_api.store.migrating import opened
 
     async def run() -> Any:
         async with opened(read_settings(os.environ, data_dir=data_dir)) as database:

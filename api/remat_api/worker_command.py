@@ -37,7 +37,7 @@ async def _work(settings: Settings) -> None:
     from remat_api.jobs.cluster import ClusterWorker
     from remat_api.jobs.hub import Hub
     from remat_api.metrics import Metrics
-    from remat_api.store.database import prepare
+    from remat_api.store.migrating import prepare
     from remat_api.tracing import flush_traces
 
     await asyncio.to_thread(prepare, settings)

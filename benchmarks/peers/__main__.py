@@ -20,13 +20,13 @@ from typing import Any
 
 import torch
 
+from benchmarks.machine import describe_machine
 from benchmarks.peers import tables
 from benchmarks.peers.comparison import Comparison, Row, compare_named
 from benchmarks.peers.compiled import compare_compiled_named
 from benchmarks.peers.contenders import FAMILIES
 from benchmarks.peers.measuring import Ratio
 from benchmarks.peers.networks import NETWORKS
-from benchmarks.public import describe_machine
 
 
 def main() -> int:

@@ -21,8 +21,8 @@ import remat
 from benchmarks.peers.networks import Network
 from remat.torch import Backend, Step
 from remat.torch.allocation import tensors_in
+from remat.torch.attachment import eager_plans
 from remat.torch.both_ways import restored
-from remat.torch.compile import eager_plans
 from remat.torch.inductor.partitioners import plain_backend
 from remat.torch.inductor.planning import plan_within
 from remat.torch.inductor.survey import Surveyed

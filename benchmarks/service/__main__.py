@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from benchmarks.service.burst import burst
 from benchmarks.service.costs import job_cost, read_cost, start_cost
 from benchmarks.service.mishaps import survive

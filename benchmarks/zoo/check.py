@@ -25,7 +25,7 @@ from benchmarks.zoo.architecture import Architecture, Batch, seeded_model
 from benchmarks.zoo.catalogue import find
 from benchmarks.zoo.row import Cause, Planned, Row
 from benchmarks.zoo.training import Training, differences, seeded_batch, train
-from remat.torch.compile import eager_plans, pieces_plans
+from remat.torch.attachment import eager_plans, pieces_plans
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.joint_capture import compiled_call, traced_backend
 from remat.torch.pieces.plan import PiecesPlan

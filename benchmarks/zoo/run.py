@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.public import describe_machine
+from benchmarks.machine import describe_machine
 from benchmarks.zoo.architecture import Architecture
 from benchmarks.zoo.row import Planned, Row
 

@@ -15,9 +15,10 @@ from remat_api.jobs.states import FINAL, MOVES, STATES, before
 from remat_api.questions import Question, Terms, pose
 from remat_api.settings import Settings
 from remat_api.store.answers import AnswerStore, confirm
-from remat_api.store.database import Database, applied_revision, migrate, prepare
+from remat_api.store.database import Database
 from remat_api.store.graphs import GraphStore, survey
 from remat_api.store.jobs import Claim, JobStore, LostClaim
+from remat_api.store.migrating import applied_revision, migrate, prepare
 from remat_api.store.solves import SolveStore
 from remat_api.store.tables import jobs, metadata
 from remat_solver.errors import (

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from remat_api import description
+from remat_api import openapi
 from remat_solver.files import dump_json
 from tests.integration.training_graphs import uneven_chain
 
@@ -103,8 +103,8 @@ async def test_a_plan_is_immutable_and_has_an_etag(http: httpx.AsyncClient) -> N
 
 
 def test_the_committed_description_is_that_of_the_code() -> None:
-    """Write it again with `python -m remat_api.description > docs/openapi.json`, and look at the difference."""
-    assert OPENAPI.read_text() == description.text()
+    """Write it again with `python -m remat_api.openapi > docs/openapi.json`, and look at the difference."""
+    assert OPENAPI.read_text() == openapi.document()
 
 
 def test_every_reference_in_the_description_leads_somewhere() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from remat_api.settings import Settings
-from remat_api.store.database import migrate
+from remat_api.store.migrating import migrate
 from tests.integration.postgres_server import PostgresServer
 from tests.integration.solver_service import RematProcess, SolverService, is_alive, wait_until, worker_pids
 

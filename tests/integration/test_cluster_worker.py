@@ -15,7 +15,7 @@ from remat_api.jobs.cluster import ClusterWorker
 from remat_api.jobs.hub import Hub
 from remat_api.metrics import Metrics
 from remat_api.settings import Settings
-from remat_api.store.database import migrate
+from remat_api.store.migrating import migrate
 from tests.integration.postgres_server import PostgresServer
 
 HANGS_AFTER_S = 20.0

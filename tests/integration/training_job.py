@@ -13,7 +13,7 @@ import torch
 from torch import distributed, nn
 
 import remat
-from remat.torch.compile import planned_graphs
+from remat.torch.attachment import planned_graphs
 
 
 def main() -> None:

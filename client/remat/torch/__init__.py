@@ -1,8 +1,9 @@
 """Capture, measure and apply for PyTorch: the only part of Remat that imports torch."""
 
+from remat.torch.attachment import apply, planned_graphs, remove
 from remat.torch.backend import Backend
 from remat.torch.capture import capture
-from remat.torch.compile import apply, compile, planned_graphs, remove  # noqa: A004
+from remat.torch.compile import compile  # noqa: A004
 from remat.torch.measure import measure
 from remat.torch.record import PlannedGraph
 from remat.torch.report import report

@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from torch import nn
 
+from remat.torch.attachment import eager_plans, inductor_plans, pieces_plans, planned_graphs
 from remat.torch.both_ways import restored, run_once, run_unmeasured
-from remat.torch.compile import eager_plans, inductor_plans, pieces_plans, planned_graphs
 from remat.torch.eager.plan import EagerPlan
 from remat.torch.inductor.plan import InductorPlan
 from remat.torch.pieces.plan import PiecesPlan

@@ -16,8 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from torch import nn
 
 from remat.torch import random_state
+from remat.torch.attachment import Mode, apply, planned_graphs, planned_loss_fn, planned_mode
 from remat.torch.both_ways import Outcome, first_difference, restored, run_once, run_unmeasured
-from remat.torch.compile import Mode, apply, planned_graphs, planned_loss_fn, planned_mode
 from remat.torch.joint_capture import compiled_call
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step

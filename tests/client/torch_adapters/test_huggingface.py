@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import remat
 from remat.torch import joint_capture
 from remat.torch.adapters import Adapter, adapter_for
+from remat.torch.attachment import attach, eager_plans, planned_graphs
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, eager_plans, planned_graphs
 from remat_solver.errors import GraphBreak
 from tests.client.torch_exact import schedules
 

@@ -17,8 +17,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 import remat
+from remat.torch.attachment import attach, planned_graphs
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, planned_graphs
 from remat_solver.errors import ApplyError
 from tests.client.torch_exact.networks import Mlp, Normalised, rows
 from tests.client.torch_exact.schedules import evict_all, planner_of

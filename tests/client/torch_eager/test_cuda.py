@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import remat
-from remat.torch.compile import eager_plans
+from remat.torch.attachment import eager_plans
 from remat.torch.peak import measure_peak
 from tests.client.torch_eager.networks import CASES
 from tests.client.torch_exact.training import Case, batch_of, differences, seeded_model, train

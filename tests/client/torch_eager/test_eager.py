@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import remat
+from remat.torch.attachment import eager_plans
 from remat.torch.both_ways import run_once
-from remat.torch.compile import eager_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.eager.compile import EagerCall, Planned
 from remat.torch.eager.draws import highest_peak

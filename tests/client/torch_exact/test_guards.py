@@ -13,9 +13,9 @@ from torch.distributed._functional_collectives import all_reduce
 from torch.nn import functional
 
 from remat.torch import batch_norm, contract, fake_storages, random_state
+from remat.torch.attachment import attach, planned_graphs
 from remat.torch.backend import Backend
 from remat.torch.capture import capture
-from remat.torch.compile import attach, planned_graphs
 from remat.torch.measure import measure
 from remat.torch.peak import measure_peak
 from remat.torch.step import Step

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import remat
+from remat.torch.attachment import attach, planned_graphs
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, planned_graphs
 from remat_solver.errors import GraphBreak
 from tests.client.torch_exact.networks import CASES, WIDTH, Attention, Checkpointed, Mlp, rows
 from tests.client.torch_exact.schedules import evict_all, planner_of

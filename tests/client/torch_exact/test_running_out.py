@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from collections import Counter
 from collections.abc import Iterator
@@ -16,8 +15,8 @@ from torch.distributed._functional_collectives import all_reduce
 from torch.nn.utils import parametrizations
 
 import remat
-from remat.torch import random_state, running_out
-from remat.torch.compile import planned_graphs
+from remat.torch import exact_call, random_state, running_out
+from remat.torch.attachment import planned_graphs
 from remat.torch.running_out import Shortage, is_out_of_memory, shortage_of, smaller_budget
 from remat_solver.errors import InfeasibleBudget, InvalidRequest, NoPlanInTime
 from tests.client.torch_exact.networks import rows
@@ -25,7 +24,6 @@ from tests.client.torch_exact.networks import rows
 pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # PyTorch's own, where it traces `scale`
 
 WIDTH = 16
-compiling = importlib.import_module("remat.torch.compile")  # the name in the package is the function
 failures: Counter[str] = Counter()
 """How many of the next runs of `scale` in each phase ask the allocator for more than there is."""
 
@@ -157,7 +155,7 @@ def test_a_backward_after_a_later_forward_is_not_repeated() -> None:
 def test_the_forward_of_a_sharded_model_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     model = planned()
     model(rows(40)).backward()
-    monkeypatch.setattr(compiling, "is_sharded", lambda _model: True)  # its hooks would wait for the other ranks
+    monkeypatch.setattr(exact_call, "is_sharded", lambda _model: True)  # its hooks would wait for the other ranks
     failures["forward"] = 1
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         model(rows(40))

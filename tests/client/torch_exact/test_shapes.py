@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import remat
+from remat.torch.attachment import attach, planned_graphs
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, planned_graphs
 from remat.torch.shapes import bucketing
 from remat_solver.errors import CaptureError, InvalidRequest
 from remat_solver.graph import Graph

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from remat.torch.attachment import attach, planned_graphs
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, planned_graphs
 from tests.client.torch_exact.networks import Mlp, rows
 from tests.client.torch_exact.schedules import evict_all, planner_of
 

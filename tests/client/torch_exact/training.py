@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from remat.torch.attachment import attach, planned_graphs
 from remat.torch.backend import Backend
-from remat.torch.compile import attach, planned_graphs
 from remat.torch.record import PlannedGraph
 from tests.client.torch_exact.schedules import Scheduler, planner_of
 

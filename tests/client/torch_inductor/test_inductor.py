@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 import remat
+from remat.torch.attachment import inductor_plans
 from remat.torch.both_ways import Outcome, run_once, run_unmeasured
-from remat.torch.compile import inductor_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.inductor import planning
 from remat.torch.inductor.difference import largest_difference

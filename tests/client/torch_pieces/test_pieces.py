@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import remat
-from remat.torch.compile import pieces_plans
+from remat.torch.attachment import pieces_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.peak import measure_peak
 from remat.torch.pieces.plan import PiecesPlan

@@ -13,8 +13,8 @@ from torch import nn
 
 import remat
 from remat.torch import Step, capture, measure
+from remat.torch.attachment import Mode, planned_graphs
 from remat.torch.both_ways import Outcome, first_difference
-from remat.torch.compile import Mode, planned_graphs
 from remat_solver.errors import ApplyError, InvalidRequest, PlanMismatch, VerificationFailed
 from remat_solver.options import SolveOptions
 from remat_solver.plan import Plan

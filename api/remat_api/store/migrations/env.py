@@ -1,4 +1,4 @@
-"""Runs the migrations on the connection that `database.migrate` opened."""
+"""Runs the migrations on the connection that `migrating.migrate` opened."""
 
 from alembic import context
 
