@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 
-from remat_api.store.graphs import StoredGraph
+from remat_api.stored_graph import StoredGraph
 from remat_solver.options import SolveOptions, matching_ops, plan_key
 
 

@@ -19,11 +19,12 @@ from remat_api.store.answers import Answer, AnswerStore
 from remat_api.store.blobs import address
 from remat_api.store.costs import CostStore
 from remat_api.store.database import Database
-from remat_api.store.graphs import GraphStore, StoredGraph, survey
+from remat_api.store.graphs import GraphStore, survey
 from remat_api.store.jobs import JobEvent, JobStore
 from remat_api.store.keys import ApiKey, KeyStore
 from remat_api.store.repeats import RepeatStore
 from remat_api.store.solves import Kind, Solve, SolveStore
+from remat_api.stored_graph import StoredGraph
 from remat_solver.errors import Conflict, NotFound, RematError, TooManyRequests
 from remat_solver.graph import Graph
 from remat_solver.options import SolveOptions

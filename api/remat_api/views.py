@@ -7,8 +7,8 @@ from typing import Any
 
 from remat_api.problems import stored_problem
 from remat_api.store.clock import iso_time
-from remat_api.store.graphs import StoredGraph
 from remat_api.store.solves import Solve
+from remat_api.stored_graph import StoredGraph
 from remat_solver.bounds import working_set_bound
 
 

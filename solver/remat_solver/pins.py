@@ -5,16 +5,35 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from remat_solver.errors import InvalidPlan, InvalidRequest, StrategyNotApplicable
 from remat_solver.graph import Graph
 from remat_solver.options import matching_ops
-from remat_solver.strategies.base import Task
+
+
+class Pinned(Protocol):
+    """A graph with `keep` pins applied, and what `recompute` pins ask at the boundary before op `boundary`."""
+
+    @property
+    def graph(self) -> Graph:
+        """Ops pinned as keep are not recomputable."""
+        ...
+
+    @property
+    def absent_at_boundary(self) -> frozenset[int]:
+        """The ops none of whose values may cross the boundary in memory."""
+        ...
+
+    @property
+    def boundary(self) -> int | None:
+        """The first backward op; None without `recompute` pins."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class PinnedGraph:
-    """The graph with `keep` pins applied, and what `recompute` pins ask at the boundary before op `boundary`."""
+    """What `apply_pins` makes (see `Pinned`)."""
 
     graph: Graph
     absent_at_boundary: frozenset[int]
@@ -44,9 +63,9 @@ def apply_pins(graph: Graph, *, keep: tuple[str, ...], recompute: tuple[str, ...
     return PinnedGraph(graph=graph, absent_at_boundary=absent, boundary=boundary)
 
 
-def check_pins(task: Task, schedule: Sequence[int]) -> None:
-    """Raises `InvalidPlan` if a schedule that can run breaks a pin of the task."""
-    graph = task.graph
+def check_pins(pinned: Pinned, schedule: Sequence[int]) -> None:
+    """Raises `InvalidPlan` if a schedule that can run breaks a pin."""
+    graph = pinned.graph
     latest: dict[int, int] = {}
     boundary_step = len(schedule)
     for step, op in enumerate(schedule):
@@ -54,18 +73,18 @@ def check_pins(task: Task, schedule: Sequence[int]) -> None:
             raise InvalidPlan(f"step {step} recomputes op {op}, which is pinned as keep.", step=step)
         for value in graph.ops[op].reads:
             producer = graph.producer[value]
-            is_pinned = producer in task.absent_at_boundary and not graph.is_output[value]
+            is_pinned = producer in pinned.absent_at_boundary and not graph.is_output[value]
             if is_pinned and graph.sizes[value] and latest[producer] <= boundary_step < step:
                 raise InvalidPlan(f"step {step} reads value {value}, pinned as recompute, from memory.", step=step)
-        if task.boundary is not None and op == task.boundary - 1 and op not in latest:
+        if pinned.boundary is not None and op == pinned.boundary - 1 and op not in latest:
             boundary_step = step
         latest[op] = step
 
 
-def keeps_pins(task: Task, schedule: Sequence[int]) -> bool:
-    """Whether a schedule that can run keeps the pins of the task."""
+def keeps_pins(pinned: Pinned, schedule: Sequence[int]) -> bool:
+    """Whether a schedule that can run keeps the pins."""
     try:
-        check_pins(task, schedule)
+        check_pins(pinned, schedule)
     except InvalidPlan:
         return False
     return True

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from remat_api.assembly import open_stores
-from remat_api.jobs.states import FINAL, MOVES, STATES, before
 from remat_api.questions import Question, Terms, pose
 from remat_api.settings import Settings
+from remat_api.states import FINAL, MOVES, STATES, before
 from remat_api.store.answers import AnswerStore, confirm
 from remat_api.store.database import Database
 from remat_api.store.graphs import GraphStore, survey

@@ -15,8 +15,8 @@ from remat_api.routes.context import ServiceOf
 from remat_api.routes.frontiers import FrontierId, PlanId
 from remat_api.routes.solves import SolveId
 from remat_api.service import Service
-from remat_api.store.graphs import StoredGraph
 from remat_api.store.solves import Solve
+from remat_api.stored_graph import StoredGraph
 from remat_solver.charts.recomputed import recomputed_ops, schedule_matrix
 from remat_solver.charts.timeline import plan_timeline, store_all_timeline
 from remat_solver.files import parse_json

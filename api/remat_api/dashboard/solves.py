@@ -15,9 +15,9 @@ from remat_api.problems import title
 from remat_api.routes.context import ID_PATTERN, ServiceOf
 from remat_api.routes.solves import SolveId
 from remat_api.service import Service
-from remat_api.store.graphs import StoredGraph
 from remat_api.store.jobs import JobEvent
 from remat_api.store.solves import Filter, Solve
+from remat_api.stored_graph import StoredGraph
 from remat_solver.errors import InvalidRequest, NotFound
 from remat_solver.plan import share
 

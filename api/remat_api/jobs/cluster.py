@@ -17,8 +17,8 @@ from remat_api.jobs.crew import Crew
 from remat_api.jobs.deliveries import QUEUE, TASK, drop_stalled_deliveries
 from remat_api.jobs.hub import Hub
 from remat_api.jobs.listener import Listener
-from remat_api.jobs.states import FINAL
 from remat_api.settings import Settings
+from remat_api.states import FINAL
 from remat_api.store.clock import new_id, now_ms
 from remat_api.store.database import AWAY
 from remat_api.store.jobs import JobStore

@@ -9,15 +9,11 @@ that is lost or comes twice does no harm (workers look at the table every few se
 from __future__ import annotations
 
 import logging
-import re
-from pathlib import Path
-from typing import Any
 
 import procrastinate
 import sqlalchemy as sa
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Status
-from procrastinate.schema import SchemaManager
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from remat_api.store.database import Connection
@@ -26,7 +22,6 @@ log = logging.getLogger(__name__)
 TASK = "remat.take_next_job"
 QUEUE = "remat"
 POOL_CONNECTIONS = 4
-_APPLIED = sa.table("queue_migrations", sa.column("name"))
 
 
 def delivery_app(libpq_url: str) -> procrastinate.App:
@@ -61,30 +56,3 @@ async def drop_stalled_deliveries(app: procrastinate.App, *, silent_for_s: float
                 await manager.finish_job_by_id_async(delivery.id, Status.FAILED, delete_job=True)
             except ConnectorException:
                 log.info("delivery %s was dropped by another worker", delivery.id)
-
-
-def migrate_queue(connection: sa.Connection) -> None:
-    """Brings procrastinate's own tables to the version that is installed."""
-    folder = Path(SchemaManager.get_migrations_path())
-    known = sorted((path.name for path in folder.glob("*.sql")), key=_version)
-    if not sa.inspect(connection).has_table("procrastinate_jobs"):
-        _run_script(connection, SchemaManager.get_schema())
-        pending: list[str] = []
-        new = known
-    else:
-        applied = set(connection.execute(sa.select(_APPLIED.c.name)).scalars())
-        pending = new = [name for name in known if name not in applied]
-    for name in pending:
-        _run_script(connection, (folder / name).read_text())
-    if new:
-        connection.execute(sa.insert(_APPLIED), [{"name": name} for name in new])
-
-
-def _version(name: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", name.split("_pre_")[0].split("_post_")[0])[:4])
-
-
-def _run_script(connection: sa.Connection, script: str) -> None:
-    """Runs many statements at once, which SQLAlchemy's own call can't."""
-    driver: Any = connection.connection.driver_connection
-    driver.execute(script)

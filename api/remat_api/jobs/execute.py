@@ -19,8 +19,9 @@ from remat_api.option_fields import read_options
 from remat_api.questions import pose
 from remat_api.store.answers import ConfirmedPlan, confirm
 from remat_api.store.database import AWAY
-from remat_api.store.graphs import GraphStore, StoredGraph
+from remat_api.store.graphs import GraphStore
 from remat_api.store.jobs import Claim, JobStore, LostClaim
+from remat_api.stored_graph import StoredGraph
 from remat_api.tracing import span
 from remat_solver.errors import RematError, ServiceError, SolveCancelled
 from remat_solver.files import parse_json

@@ -18,8 +18,8 @@ from remat_api.routes.context import (
 from remat_api.security.callers import Caller, Reader, Solver
 from remat_api.service import Service
 from remat_api.store.blobs import address
-from remat_api.store.graphs import StoredGraph
 from remat_api.store.solves import Filter, Solve
+from remat_api.stored_graph import StoredGraph
 from remat_api.views import SolvePage, SolveView, solve_view
 from remat_solver.files import dump_json
 

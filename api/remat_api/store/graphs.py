@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,6 +18,7 @@ from remat_api.store.blobs import BlobStore, address
 from remat_api.store.clock import now_ms
 from remat_api.store.database import Database, insert_if_absent
 from remat_api.store.tables import graphs
+from remat_api.stored_graph import StoredGraph
 from remat_solver.errors import InvalidGraph, NotFound
 from remat_solver.files import parse_json
 from remat_solver.graph import Graph
@@ -28,17 +28,6 @@ MAX_TOTAL = 2**62
 """Peaks and times must fit the database's 64-bit integers."""
 SHELF_OPS = 200_000
 """How many ops the parsed graphs kept in memory may have together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredGraph:
-    """A graph with its address and the figures of its store-all plan."""
-
-    id: str
-    graph: Graph
-    store_all_peak_bytes: int
-    size_bytes: int
-    created_ms: int
 
 
 def survey(document: bytes, graph: Graph) -> StoredGraph:

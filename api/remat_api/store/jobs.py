@@ -15,8 +15,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from remat_api.jobs.states import OPEN, State, before
 from remat_api.questions import Question
+from remat_api.states import OPEN, State, before
 from remat_api.store.answers import AnswerStore, ConfirmedPlan, insert_answer, insert_plan
 from remat_api.store.clock import new_id, now_ms
 from remat_api.store.database import Connection, Database, insert_if_absent

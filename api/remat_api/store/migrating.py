@@ -32,7 +32,9 @@ def migrate(url: str, revision: str = "head") -> None:
             config.attributes["connection"] = connection
             alembic.command.upgrade(config, revision)
             if connection.dialect.name == "postgresql" and revision == "head":
-                from remat_api.jobs.deliveries import migrate_queue
+                from remat_api.store.queue_tables import (
+                    migrate_queue,  # procrastinate comes with the extra `postgresql`
+                )
 
                 migrate_queue(connection)
     finally:

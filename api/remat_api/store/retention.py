@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from remat_api.jobs.states import FINAL
+from remat_api.states import FINAL
 from remat_api.store.blobs import BlobStore
 from remat_api.store.clock import now_ms
 from remat_api.store.database import Database

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from remat_api.jobs.states import FINAL, OPEN
 from remat_api.questions import Question, Terms
+from remat_api.states import FINAL, OPEN
 from remat_api.store.answers import Answer, read_answer
 from remat_api.store.clock import first_id, new_id, now_ms
 from remat_api.store.database import Connection, Database
