@@ -33,9 +33,9 @@ def writes_in_secret(target: object) -> bool:
     return target in _HIDDEN_WRITERS
 
 
-def hidden_writes(names: list[str], args: tuple[Any, ...]) -> list[Any]:
-    """Which of the arguments (with the schema's `names`) such an op updates."""
-    return [argument for name, argument in zip(names, args, strict=False) if name.startswith("running_")]
+def hidden_writes(names: list[str]) -> list[str]:
+    """Which of the arguments with these names such an op updates."""
+    return [name for name in names if name.startswith("running_")]
 
 
 def recompute_call(args: tuple[Any, ...]) -> tuple[torch._ops.OpOverload, tuple[Any, ...]]:

@@ -51,9 +51,8 @@ def forked_randomness(seed: int | None = None) -> Iterator[None]:
 
     With `seed` they begin there.
     """
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=devices):
+    with forked_generators():
         if seed is not None:
             torch.manual_seed(seed)
             random.seed(seed)
@@ -63,6 +62,14 @@ def forked_randomness(seed: int | None = None) -> Iterator[None]:
         finally:
             random.setstate(python_state)
             np.random.set_state(numpy_state)
+
+
+@contextmanager
+def forked_generators() -> Iterator[None]:
+    """PyTorch's generators alone are where they were when the block ends."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=devices):
+        yield
 
 
 def run_unmeasured(step: Step, call: Callable[..., Any], loss_fn: Callable[[Any], Any] | None) -> None:

@@ -30,6 +30,7 @@ from remat.torch.allocation import distinct_bytes, main_device, storage_bytes, s
 from remat.torch.breaks import break_at
 from remat.torch.fake_layouts import correct_layouts
 from remat.torch.fake_storages import correct_fakes
+from remat.torch.mutation import is_mutable, named_arguments, written_arguments
 from remat.torch.naming import op_name
 from remat.torch.ordering import order_nodes
 from remat.torch.signature import is_collective, signature_of
@@ -217,35 +218,16 @@ def _mutated_keys(changing: list[fx.Node], nodes: list[fx.Node]) -> frozenset[in
     """Storages whose contents change while the step runs: what reads them can't be run again later."""
     keys = {storage_key(tensor) for node in changing for tensor in _results(node)}
     for node in nodes:
-        if _is_mutable(node.target):
-            keys.update(storage_key(tensor) for argument in _written_arguments(node) for tensor in _results(argument))
+        if is_mutable(node.target):
+            written = pytree.arg_tree_leaves(*written_arguments(node.target, node.args, node.kwargs))
+            changed = [argument for argument in written if isinstance(argument, fx.Node)]
+            keys.update(storage_key(tensor) for argument in changed for tensor in _results(argument))
     return frozenset(keys)
 
 
 def _has_effect(target: object) -> bool:
     """Whether an op does more than return results: it changes an argument, or talks to other ranks."""
-    return _is_mutable(target) or is_collective(target)
-
-
-def _is_mutable(target: object) -> bool:
-    if batch_norm.writes_in_secret(target):
-        return True
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
-
-
-def _written_arguments(node: fx.Node) -> list[fx.Node]:
-    """The arguments that a mutable op writes."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    arguments = node.target._schema.arguments
-    if batch_norm.writes_in_secret(node.target):
-        written = batch_norm.hidden_writes([argument.name for argument in arguments], node.args)
-    else:
-        written = [
-            value
-            for argument, value in zip(arguments, node.args, strict=False)
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-    return [leaf for leaf in pytree.arg_tree_leaves(*written) if isinstance(leaf, fx.Node)]
+    return is_mutable(target) or is_collective(target)
 
 
 def _add_input(ops: _Ops, node: fx.Node) -> None:
@@ -287,7 +269,7 @@ def _add_node(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase) ->
         return
     results = _results(node)
     known = [storage_key(tensor) in ops.owner for tensor in results]
-    if results and all(known) and not _is_mutable(node.target):
+    if results and all(known) and not is_mutable(node.target):
         _add_view(ops, node)
     elif batch_norm.is_batch_norm(node.target, node.args):
         _add_batch_norm(ops, node, frozen, phase)
@@ -405,8 +387,7 @@ def _is_pure(target: object) -> bool:
 def _random_device(node: fx.Node) -> torch.device | None:
     if not isinstance(node.target, torch._ops.OpOverload):
         return None
-    named = dict(zip((argument.name for argument in node.target._schema.arguments), node.args, strict=False))
-    if not random_state.is_random(node.target, {**named, **node.kwargs}):
+    if not random_state.is_random(node.target, named_arguments(node.target, node.args, node.kwargs)):
         return None
     return main_device(_results(node))
 

@@ -35,9 +35,9 @@ _Planned = TypeVar("_Planned", bound=_HasCall)
 
 
 def shape_key(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ShapeKey:
-    """What calls that share a plan have in common: the shapes and types of their inputs, and the model's mode."""
+    """What calls that share a plan have in common: shapes and types of their inputs, and which modules are training."""
     shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_in((args, kwargs)))
-    return (*shapes, model.training)
+    return (*shapes, *(module.training for module in model.modules()))
 
 
 def refuse_more_shapes(known: int, most: int) -> None:

@@ -16,11 +16,15 @@ OpCall = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class RegionPlan:
-    """How a recomputed region runs. `skipped` are the in-place ops on outside memory that must not run again."""
+    """How a recomputed region runs.
+
+    `draws` are the random ops that it must run, no more and no less, where some of their results are saved.
+    `has_side_effects` says that it writes what lives outside it, which a recompute must not do.
+    """
 
     saved: frozenset[OpCall]
-    skipped: frozenset[OpCall]
-    updates_statistics: bool
+    draws: tuple[OpCall, ...]
+    has_side_effects: bool
     saved_bytes: int
     recompute_ns: int
 

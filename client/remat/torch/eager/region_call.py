@@ -4,10 +4,12 @@ A recomputed region runs under `torch.utils.checkpoint` (non-reentrant), which r
 entry. What that alone would get wrong is taken care of here:
 
 * every result that the plan saves must turn up in the forward, or the call is refused;
-* a BatchNorm runs again without its running statistics, and in-place ops on memory that lives outside the region
+* where random results are saved, the random ops must be those that were planned: one more behind them would get their
+  numbers when it runs again;
+* a BatchNorm runs again without its running statistics, and in-place ops on memory that the recompute did not make
   are passed over: both were done once;
-* a keyword argument or buffer that was changed in place between the two runs is refused, as PyTorch itself does
-  with positional arguments.
+* a parameter, a buffer or an argument that was changed in place between the two runs is refused, as PyTorch itself
+  does with positional tensors.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from remat.torch import batch_norm
-from remat.torch.allocation import tensors_in
+from remat.torch import batch_norm, random_state
+from remat.torch.allocation import storage_key, tensors_in
 from remat.torch.eager.plan import OpCall, RegionPlan
 from remat.torch.eager.regions import own_call
+from remat.torch.mutation import is_mutable, named_arguments, written_arguments
 from remat_solver.errors import ApplyError
+
+_ANOTHER_PATH = "The module takes another path than when it was planned: plan it again, or leave it out."
 
 
 class Watcher(Protocol):
@@ -58,7 +63,8 @@ class RegionCall:
 
     def _checkpointed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self.plan is not None
-        run = _Run(self, self.plan, [*tensors_in(kwargs), *self.module.buffers()])
+        nested = [argument for argument in args if not isinstance(argument, Tensor)]
+        run = _Run(self, self.plan, [*tensors_in((nested, kwargs)), *self.module.parameters(), *self.module.buffers()])
 
         def call(_anchor: Tensor | None, *positional: Any) -> Any:
             return own_call(self.module)(*positional, **kwargs)
@@ -78,9 +84,11 @@ class _Run:
         self.watcher = region.watcher
         self.plan = plan
         self.watched = watched
-        self.versions: list[int] = []
+        self.versions = self._versions()
+        self.has_side_effects = plan.has_side_effects
         self.seen: Counter[str] = Counter()
         self.found: set[OpCall] = set()
+        self.draws: list[OpCall] = []
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """What checkpoint enters around the forward, and around the recompute."""
@@ -91,41 +99,56 @@ class _Run:
         return forward, _Entering(lambda: self._recomputing(cached))
 
     def check_forward(self) -> None:
-        """Raises `ApplyError` if some result that the plan saves did not turn up; then notes versions."""
+        """Raises `ApplyError` if the region took another path than the plan is for; then notes versions."""
         missing = self.plan.saved - self.found
         if missing:
             op, occurrence = min(missing)
             raise ApplyError(
                 f"{self.path} did not run {op} a {occurrence + 1}. time, whose result the plan saves "
                 f"({len(missing)} of {len(self.plan.saved)} missing).",
-                hint="The module takes another path than when it was planned: plan it again, or leave it out.",
+                hint=_ANOTHER_PATH,
             )
-        self.versions = [tensor._version for tensor in self.watched]
+        if self.plan.draws and tuple(self.draws) != self.plan.draws:
+            raise ApplyError(
+                f"{self.path} drew random numbers {len(self.draws)} times, and not as in the {len(self.plan.draws)} "
+                "draws that were planned.",
+                hint=_ANOTHER_PATH,
+            )
+        self.has_side_effects = self.plan.has_side_effects or self._versions() != self.versions
+        self.versions = self._versions()
 
-    def _decide(self, _context: Any, op: Any, *_args: Any, **_kwargs: Any) -> CheckpointPolicy:
+    def _decide(self, _context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
         name = str(op)
         call = (name, self.seen[name])
         self.seen[name] += 1
+        if self.plan.draws and random_state.is_random(op, named_arguments(op, args, kwargs)):
+            self.draws.append(call)
         if call not in self.plan.saved:
             return CheckpointPolicy.PREFER_RECOMPUTE
         self.found.add(call)
         return CheckpointPolicy.MUST_SAVE
 
+    def _versions(self) -> list[int]:
+        return [tensor._version for tensor in self.watched]
+
     @contextmanager
     def _recomputing(self, cached: AbstractContextManager[Any]) -> Iterator[None]:
-        for tensor, version in zip(self.watched, self.versions, strict=True):
-            if tensor._version != version:
+        for tensor, version, present in zip(self.watched, self.versions, self._versions(), strict=True):
+            if present != version:
                 raise ApplyError(
                     f"a tensor of shape {list(tensor.shape)} that {self.path} read was changed in place after it ran.",
                     hint="Run without in-place ops on the inputs or buffers of this module, or leave it out.",
                 )
         if self.watcher:
             self.watcher.recomputing(self.path)
-        with ExitStack() as stack:
-            stack.enter_context(cached)
-            if self.plan.skipped or self.plan.updates_statistics:
-                stack.enter_context(_WithoutSideEffects(self.plan.skipped))
-            yield
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(cached)
+                if self.has_side_effects:
+                    stack.enter_context(_WithoutSideEffects())
+                yield
+        finally:  # checkpoint stops a recompute early, by an exception
+            self.versions = self._versions()  # writes that were passed over count too
 
 
 class _Entering:
@@ -144,19 +167,22 @@ class _Entering:
 
 
 class _WithoutSideEffects(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Keeps a recompute from doing again what reaches beyond the region."""
+    """Keeps a recompute from doing again what reaches beyond the region: writes to memory that it did not make."""
 
-    def __init__(self, skipped: frozenset[OpCall]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.skipped = skipped
-        self.seen: Counter[str] = Counter()
+        self.made: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(func)
-        call = (name, self.seen[name])
-        self.seen[name] += 1
-        if call in self.skipped:
-            return args[0]
+        kwargs = kwargs or {}
         if batch_norm.writes_in_secret(func):
             args = batch_norm.without_statistics(func, args)
-        return func(*args, **(kwargs or {}))
+        elif is_mutable(func) and not self._made_all(written_arguments(func, args, kwargs)):
+            return args[0]
+        result = func(*args, **kwargs)
+        if not func.is_view:
+            self.made.update(storage_key(tensor) for tensor in tensors_in(result))
+        return result
+
+    def _made_all(self, written: list[Any]) -> bool:
+        return all(storage_key(tensor) in self.made for tensor in tensors_in(written))

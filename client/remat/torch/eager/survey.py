@@ -21,9 +21,10 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
-from remat.torch.both_ways import forked_randomness
+from remat.torch.both_ways import forked_generators, forked_randomness
 from remat.torch.eager.plan import OpCall
 from remat.torch.eager.regions import Regions, own_call
+from remat.torch.mutation import is_mutable, named_arguments, returns_its_target, written_arguments
 from remat.torch.signature import is_collective, signature_of
 from remat.torch.step import Step
 from remat_solver.errors import CaptureError
@@ -33,33 +34,29 @@ from remat_solver.save_sets import Region, RegionOp
 
 @dataclass(kw_only=True)
 class SurveyedOp:
-    """One op call. `signature` is empty where it takes no time (views). `writes_outside`: skip it in a recompute."""
+    """One op call. `signature` is empty where it takes no time (views)."""
 
     call: OpCall
     signature: str
     size_bytes: int
     savable: bool
     random: bool
-    writes_outside: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class SurveyedRegion:
     """A region's ops up to the last that its backward needs, and the bytes that autograd keeps for it.
 
+    `draws` are all its random ops, whether needed or not. `has_side_effects` says that it writes what lives outside.
     `obstacle` says why it can't be recomputed; empty if it can. `times_ns` are per op, once they were measured.
     """
 
     ops: tuple[SurveyedOp, ...]
     kept_bytes: int
-    updates_statistics: bool
+    draws: tuple[OpCall, ...]
+    has_side_effects: bool
     obstacle: str
     times_ns: tuple[int, ...] = ()
-
-    @property
-    def skipped(self) -> frozenset[OpCall]:
-        """In-place ops on memory outside the region."""
-        return frozenset(op.call for op in self.ops if op.writes_outside)
 
     def as_problem(self) -> Region:
         """The region as the solver sees it. What can't be recomputed is in every trial's figures already."""
@@ -112,14 +109,18 @@ def with_times(regions: dict[str, SurveyedRegion], measure: Any) -> dict[str, Su
 def _survey_region(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
 ) -> SurveyedRegion:
-    """Runs the region twice on the same copies: what a second run does otherwise, a recompute would do too."""
+    """Runs the region twice on the same copies: what a second run does otherwise, a recompute would do too.
+
+    PyTorch's random numbers are the same in both, as they are in a recompute; those of Python and NumPy are not.
+    """
     try:
         copies = pytree.tree_map(_copy, (args, kwargs))
     except (TypeError, RuntimeError) as error:
         return _unsurveyed(f"its arguments can't be copied ({error})")
     try:
-        first, result = _record(module, copies, device)
-        second, again = _record(module, copies, device)
+        with forked_randomness():
+            first, result = _record(module, copies, device)
+            second, again = _record(module, copies, device)
     except Exception as error:  # whatever it raises: in the model itself it will run, or raise the same
         return _unsurveyed(f"it can't run twice by itself ({type(error).__name__}: {error})")
     same_ops = [(op.call, op.signature) for op in first.ops] == [(op.call, op.signature) for op in second.ops]
@@ -150,7 +151,7 @@ def _are_equal(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 def _unsurveyed(obstacle: str) -> SurveyedRegion:
-    return SurveyedRegion(ops=(), kept_bytes=0, updates_statistics=False, obstacle=obstacle)
+    return SurveyedRegion(ops=(), kept_bytes=0, draws=(), has_side_effects=False, obstacle=obstacle)
 
 
 def _copy(leaf: Any) -> Any:
@@ -167,9 +168,9 @@ def _never(_packed: Any) -> Tensor:
 
 @contextmanager
 def _undone(module: nn.Module) -> Iterator[None]:
-    """Puts the module's buffers and the random states back."""
+    """Puts the module's buffers and PyTorch's random states back."""
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
-    with forked_randomness():
+    with forked_generators():
         yield
     with torch.no_grad():
         for buffer, former in buffers:
@@ -194,7 +195,8 @@ class _Recorder:
     kept: set[int] = field(default_factory=set)
     needed: int = 0
     """How many ops had run when autograd saved something for the last time."""
-    updates_statistics: bool = False
+    draws: list[OpCall] = field(default_factory=list)
+    has_side_effects: bool = False
     obstacle: str = ""
 
     def note(self, context: Any, op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -206,7 +208,7 @@ class _Recorder:
         self.uses_outside.update(taken & self.outside)
         results = tensors_in(context.op_output)
         fresh = self._note_results(results)
-        is_random = self._is_random(op, args, kwargs)
+        is_random = random_state.is_random(op, named_arguments(op, args, kwargs))
         surveyed = SurveyedOp(
             call=call,
             signature=_signature(op, args, kwargs) if fresh or op._schema.is_mutable else "",
@@ -215,7 +217,9 @@ class _Recorder:
             random=is_random,
         )
         self.ops.append(surveyed)
-        self._note_writes(op, args, kwargs, surveyed)
+        self.draws.extend([call] if is_random else [])
+        if is_mutable(op):
+            self._note_writes(op, args, kwargs)
         return CheckpointPolicy.PREFER_RECOMPUTE
 
     def note_saved(self, tensor: Tensor) -> None:
@@ -237,7 +241,8 @@ class _Recorder:
         return SurveyedRegion(
             ops=tuple(self.ops[: self.needed]),
             kept_bytes=kept_bytes,
-            updates_statistics=self.updates_statistics,
+            draws=tuple(self.draws),
+            has_side_effects=self.has_side_effects,
             obstacle=self.obstacle,
         )
 
@@ -255,34 +260,17 @@ class _Recorder:
             self.sizes[key] = size_bytes
         return fresh
 
-    def _note_writes(
-        self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], surveyed: SurveyedOp
-    ) -> None:
+    def _note_writes(self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        keys = {storage_key(tensor) for tensor in tensors_in(written_arguments(op, args, kwargs))}
+        for key in keys & self.made.keys():
+            self.ops[self.made[key]].savable = False  # by the backward it is no longer what was saved
+        outside = keys - self.made.keys()
+        self.has_side_effects = self.has_side_effects or bool(outside)
         if batch_norm.writes_in_secret(op):
-            self.updates_statistics = True
-            return
-        if not op._schema.is_mutable:
-            return
-        named = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
-        written = [
-            named.get(argument.name)
-            for argument in op._schema.arguments
-            if argument.alias_info is not None and argument.alias_info.is_write
-        ]
-        for key in {storage_key(tensor) for tensor in tensors_in(written)}:
-            if key in self.made:
-                self.ops[self.made[key]].savable = False  # by the backward it is no longer what was saved
-            else:
-                self.written_outside.add(key)
-                surveyed.writes_outside = True
-        returns_its_target = len(op._schema.returns) <= 1 and bool(args) and written and written[0] is args[0]
-        if surveyed.writes_outside and not returns_its_target:
+            return  # runs again without what it would write
+        self.written_outside |= outside
+        if outside and not returns_its_target(op, args, kwargs):
             self.obstacle = f"it writes outside itself through {op}"
-
-    @staticmethod
-    def _is_random(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        named = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False))
-        return random_state.is_random(op, {**named, **kwargs})
 
 
 def _signature(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:

@@ -1,0 +1,214 @@
+"""What a model may do between its plan and its backward: it trains as without a plan, or it is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import remat
+from remat.torch.attachment import eager_plans
+from remat_solver.errors import ApplyError
+from tests.client.torch_eager.networks import WIDTH, Block, Chain, rows
+from tests.client.torch_eager.test_eager import least_budget
+from tests.client.torch_exact.training import Case, differences, seeded_model
+
+
+class Mixing(nn.Module):
+    """A product between two functions; what is in between is for those that inherit."""
+
+    seen: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+        self.register_buffer("seen", torch.zeros(WIDTH))
+        self.told = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sin(self.between(self.mix(x).exp()))
+
+    def between(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Residual(nn.Module):
+    """Adds in place behind a BatchNorm, which counts its batches in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.norm = nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.norm(self.first(x)).add_(x)).tanh()  # type: ignore[no-any-return]
+
+
+class Counting(Mixing):
+    """Counts in place until it is told to stop, then adds in place."""
+
+    def between(self, x: Tensor) -> Tensor:
+        if not self.told:
+            self.seen.add_(1)
+        return self.mix(x.mul(2).add_(1))
+
+
+class CountingLater(Mixing):
+    """Counts in place once it is told to."""
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.told:
+            self.seen.add_(1)
+        return x
+
+
+class Drawing(Mixing):
+    """Draws once, and once more when it is told to."""
+
+    def between(self, x: Tensor) -> Tensor:
+        x = torch.sin(x * torch.rand_like(x))
+        return torch.sin(x * torch.rand_like(x)) if self.told else x
+
+
+class PythonsNumbers(Mixing):
+    """Draws from Python's generator, which no recompute sets back."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x * random.uniform(1, 2)
+
+
+class NumPysNumbers(Mixing):
+    """Draws from NumPy's generator, which no recompute sets back."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return x * float(np.random.uniform(1, 2))
+
+
+class Packed(Mixing):
+    """Takes its input inside a list."""
+
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x[0])
+
+
+class ChangesPacked(Chain):
+    """Changes what it handed to a block in a list, after the block ran."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        packed = [x + 0]
+        y = self.blocks[1](self.blocks[0](packed))
+        with torch.no_grad():
+            packed[0].add_(1)
+        return y.square().mean()  # type: ignore[no-any-return]
+
+
+def chain(block: Callable[[], nn.Module]) -> Case:
+    return Case(name="", model=lambda: Chain(*(block() for _ in range(4))), batch=lambda _: (rows(),))
+
+
+def after_a_change(model: nn.Module, change: Callable[[nn.Module], Any]) -> dict[str, Tensor]:
+    """One step, in which a plan is made, then the change, then what a second step leaves behind."""
+    for seed in range(2):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        model.zero_grad()
+        loss = model(rows())
+        loss.backward()
+        if seed == 0:
+            change(model)
+    seen = {f"gradient {name}": parameter.grad for name, parameter in model.named_parameters()}
+    return {"loss": loss.detach()} | seen | dict(model.named_buffers())  # type: ignore[dict-item]
+
+
+def planned(case: Case, budget: str = "80%") -> nn.Module:
+    return remat.compile(seeded_model(case), mode="eager", budget=budget)
+
+
+def tell(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, Mixing):
+            module.told = True
+
+
+def freeze_statistics(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+
+
+def nothing(_model: nn.Module) -> None:
+    pass
+
+
+@pytest.mark.parametrize("block", [Counting, CountingLater])
+def test_in_place_ops_that_come_and_go_are_passed_over_by_what_they_write(block: Callable[[], nn.Module]) -> None:
+    case = chain(block)
+    model = planned(case)
+    assert differences(after_a_change(seeded_model(case), tell), after_a_change(model, tell)) == []
+    (plan,) = eager_plans(model)
+    assert any(region is not None for region in plan.regions.values())
+    assert all(region is None or region.has_side_effects is (block is Counting) for region in plan.regions.values())
+
+
+def test_another_plan_is_made_where_modules_stop_training() -> None:
+    case = chain(Residual)
+    model = planned(case)
+    frozen = after_a_change(seeded_model(case), freeze_statistics)
+    assert differences(frozen, after_a_change(model, freeze_statistics)) == []
+    assert len(eager_plans(model)) == 2
+
+
+def test_a_second_backward_finds_its_buffers_as_the_first_one_did() -> None:
+    """Passing over a write leaves a mark on what it would have changed."""
+    case = chain(Residual)
+    gradients = []
+    for model in (seeded_model(case), planned(case, str(least_budget(case)))):
+        torch.manual_seed(0)
+        loss = model(rows())
+        loss.backward(retain_graph=True)
+        loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    assert differences(*gradients) == []  # type: ignore[arg-type]
+
+
+def test_a_draw_more_behind_a_saved_random_result_is_refused() -> None:
+    case = chain(Drawing)
+    model = planned(case, "90%")
+    assert differences(after_a_change(seeded_model(case), nothing), after_a_change(model, nothing)) == []
+    assert any(region is not None and region.draws for region in eager_plans(model)[0].regions.values())
+    with pytest.raises(ApplyError, match="drew random numbers 2 times"):
+        after_a_change(model, tell)
+
+
+@pytest.mark.parametrize("block", [PythonsNumbers, NumPysNumbers])
+def test_what_draws_numbers_that_no_recompute_repeats_is_left_alone(block: Callable[[], nn.Module]) -> None:
+    case = Case(name="", model=lambda: Chain(Block(), Block(), Block(), block()), batch=lambda _: (rows(),))
+    model = planned(case, "85%")
+    assert differences(after_a_change(seeded_model(case), nothing), after_a_change(model, nothing)) == []
+    assert [path for path, obstacle in eager_plans(model)[0].left_alone.items() if "a second time" in obstacle] == [
+        "blocks.3"
+    ]
+
+
+def test_an_argument_in_a_list_that_is_changed_before_the_recompute_is_refused() -> None:
+    case = Case(name="", model=lambda: ChangesPacked(Packed(), Mixing()), batch=lambda _: (rows(),))
+    with pytest.raises(ApplyError, match=r"that blocks.0.* read was changed in place after it ran"):
+        after_a_change(planned(case, "60%"), nothing)
+
+
+def test_a_parameter_that_is_changed_before_the_recompute_is_refused() -> None:
+    """Autograd itself would not mind: no gradient needs a bias."""
+    model = planned(chain(Mixing))
+    loss = model(rows())
+    (plan,) = eager_plans(model)
+    path = next(path for path, region in plan.regions.items() if region is not None)
+    with torch.no_grad():
+        next(p for name, p in model.get_submodule(path).named_parameters() if name.endswith("bias")).add_(0.5)
+    with pytest.raises(ApplyError, match=rf"that {path} read was changed in place after it ran"):
+        loss.backward()
