@@ -37,8 +37,7 @@ _WINDOW_GROWTH = 1.5
 class Reach:
     """With how much time of recomputes a walk arrives, and its runs in order of time.
 
-    `schedule` is None if it passes a merged state. If it is not, no schedule takes less time, and this one fits up
-    to the replay states.
+    `schedule` is None if it passes a merged state. If it is not, it fits and no schedule takes less time.
     """
 
     recompute_ns: int
@@ -95,7 +94,7 @@ class _TimedWalk(Walk):
         came: dict[int, tuple[int, int]] = {}
         found: dict[int, _TimedState] = {}
         after: dict[int, int | None] = {}
-        first_reads = self.runs[stage].reads
+        first_reads = self.first_runs[stage].reads
         is_merged = False
         while queue:
             time_ns, in_use, wanted = heapq.heappop(queue)
@@ -107,7 +106,7 @@ class _TimedWalk(Walk):
                 in_use = wanted = 0
                 queue.clear()
                 is_merged = True
-            first = self.step_back(stage, stage, (in_use, wanted))
+            first = self.step_back(self.first_runs[stage], stage, (in_use, wanted))
             if first is not None:
                 if first[1] not in found:
                     found[first[1]] = (time_ns, *first)
@@ -137,13 +136,13 @@ class _TimedWalk(Walk):
     def _timed_recomputes(self, stage: int, time_ns: int, in_use: int, wanted: int) -> list[tuple[int, _TimedState]]:
         """The ops that give some wanted value if they run again, each with the state before."""
         ops, may_rerun = self.lifetimes.graph.ops, self.lifetimes.may_rerun
-        left = wanted
+        left = wanted & self.values
         found: list[tuple[int, _TimedState]] = []
         while left:
             op = self.producer[(left & -left).bit_length() - 1]
-            left &= ~self.runs[op].writes
+            left &= ~self.reruns[op].writes
             if may_rerun[op]:
-                earlier = self.step_back(op, stage, (in_use, wanted))
+                earlier = self.step_back(self.reruns[op], stage, (in_use, wanted))
                 if earlier is not None:
                     found.append((op, (time_ns + ops[op].time_ns, *earlier)))
         return found

@@ -1,9 +1,8 @@
 """The upper side of the search: a first schedule that fits, and faster ones.
 
-Evictions from the store-all schedule give the first (`refitting`), or walks that decide about large values first
-(`large_first`). Later ones come from the relaxation's schedules,
-made to fit, from relaxations asked for schedules only, and from re-optimising neighbourhoods of the best. What the
-time goes to follows what has gained most for its time so far.
+Evictions from the store-all schedule give the first (`refitting`), or walks back from its end (`mended_walk`). Later
+ones come from the relaxation's schedules, made to fit, from relaxations asked for schedules only, and from
+re-optimising neighbourhoods of the best. What the time goes to follows what has gained most for its time so far.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from remat_solver.strategies.base import Task
 from remat_solver.strategies.beam_tries import BeamTries
 from remat_solver.strategies.fitting import RULES
 from remat_solver.strategies.incumbent import Incumbent
-from remat_solver.strategies.large_first import first_schedules
+from remat_solver.strategies.mended_walk import first_schedules
 from remat_solver.strategies.neighbourhood import NeighbourhoodSearch
 from remat_solver.strategies.refitting import Refitting
 from remat_solver.strategies.relaxation import Relaxation, Round

@@ -1,20 +1,18 @@
 """Attempts to prove that nothing fits, each deeper than the one before.
 
 All schedules followed back together from their end prove most (`backward_walk`), as long as they want few values at
-once. That is so more often if only large values count (`large_first.views`), and what has no place even then has none.
+once. That is so more often if only large values count (`views`), and what has no place even then has none.
 Single ops traced back (`trace_back`) prove what can be seen at one place of a graph whose other places are roomy.
 """
 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 
-from remat_solver.formulation.lifetimes import Lifetimes
-from remat_solver.strategies.backward_walk import Verdict, judge_budget
+from remat_solver.formulation.lifetimes import Lifetimes, only_large
+from remat_solver.strategies.backward_walk import Judge
 from remat_solver.strategies.base import Task
-from remat_solver.strategies.large_first import views
 from remat_solver.strategies.trace_back import TraceBack
 
 _MOST_OPS = 64
@@ -23,8 +21,22 @@ _FIRST_NODES = 30
 _GROWTH = 4
 _WALK_SHARE = 0.6
 """Of an attempt's time at most."""
-_FIRST_WALK = 50_000
-"""Steps of a walk over all schedules, the first time."""
+_RESOLUTIONS = (0.05, 0.03, 0.02, 0.01)
+"""Values count as large from this share of the budget on."""
+_TURN = 100_000
+"""Steps on the coarsest view before the next gets its turn, which is half as long, and so on."""
+_WHOLE_TURN = 25_000
+"""Steps on the graph itself."""
+
+
+def views(lifetimes: Lifetimes, budget_bytes: int) -> list[Lifetimes]:
+    """Coarser views of the graph, the coarsest first; those that differ and leave anything out."""
+    found = [lifetimes]
+    for share in reversed(_RESOLUTIONS):
+        view = only_large(lifetimes, share * budget_bytes)
+        if view.is_lasting != found[-1].is_lasting:
+            found.append(view)
+    return found[:0:-1]
 
 
 class Refutation:
@@ -33,8 +45,7 @@ class Refutation:
     def __init__(self, task: Task, lifetimes: Lifetimes) -> None:
         self.task = task
         self.lifetimes = lifetimes
-        self.walks = deque((view, _FIRST_WALK) for view in (lifetimes, *views(lifetimes, task.budget_bytes)))
-        """What to walk back on next, and with how much effort: the graph itself, and coarser views of it."""
+        self.turns = self._take_turns()
         self.is_hopeless = False
         """Whether it is known that there is nothing to prove."""
         self.trace_back = TraceBack(task.graph)
@@ -61,22 +72,33 @@ class Refutation:
                 return
 
     def _walk(self) -> None:
-        """Walks back on one view after the other; those that are too much get another turn after all others."""
-        while self.walks and not self.is_hopeless and not self._is_over():
-            view, effort = self.walks.popleft()
-            verdict = self._judge(view, self.task.budget_bytes, effort)
-            needed = verdict.needed_bytes
-            if needed is not None:
-                more = self._judge(view, needed, effort).needed_bytes
-                while more is not None:
-                    needed, more = more, self._judge(view, more, effort).needed_bytes
+        """Walks back on one view after the other, in turns, until one is refuted or the graph itself can't be."""
+        while not self.is_hopeless and not self._is_over():
+            judge, effort = next(self.turns)
+            verdict = judge.judge(effort=effort, should_stop=self._is_over)
+            if verdict is not None and verdict.needed_bytes is not None:
+                needed = self._raise(judge, verdict.needed_bytes)
                 raise self.task.infeasible(proof_scope="order", below_bytes=needed)
-            if not verdict.is_settled:
-                self.walks.append((view, effort if self._is_over() else _GROWTH * effort))
-            self.is_hopeless = verdict.is_settled and view is self.lifetimes
+            self.is_hopeless = verdict is not None and judge.lifetimes is self.lifetimes
 
-    def _judge(self, view: Lifetimes, budget_bytes: int, effort: int) -> Verdict:
-        return judge_budget(view, budget_bytes, effort=effort, should_stop=self._is_over)
+    def _take_turns(self) -> Iterator[tuple[Judge, int]]:
+        """Who walks back next, and for how many steps: on the graph itself, and on coarser views of it."""
+        budget = self.task.budget_bytes
+        turns = [(Judge(self.lifetimes, budget), _WHOLE_TURN)]
+        yield turns[0]
+        for rank, view in enumerate(views(self.lifetimes, budget)):
+            turns.append((Judge(view, budget), _TURN >> rank))
+            yield turns[-1]
+        while True:
+            yield from (turn for turn in turns if turn[0].verdict is None)
+
+    def _raise(self, judge: Judge, needed_bytes: int) -> int:
+        """More bytes that every schedule needs, as long as no proof takes longer than the first."""
+        while True:
+            more = Judge(judge.lifetimes, needed_bytes).judge(effort=judge.steps, should_stop=self._is_over)
+            if more is None or more.needed_bytes is None:
+                return needed_bytes
+            needed_bytes = more.needed_bytes
 
     def _bound_bytes(self, op: int, node_limit: int, *, at_least: int = 0, enough: int | None = None) -> int:
         return self.trace_back.bound_bytes(
