@@ -25,7 +25,7 @@ _RESOLUTIONS = (0.05, 0.03, 0.02, 0.01)
 """Values count as large from this share of the budget on."""
 _TURN = 100_000
 """Steps on the coarsest view before the next gets its turn, which is half as long, and so on."""
-_WHOLE_TURN = 25_000
+_WHOLE_TURN = 50_000
 """Steps on the graph itself."""
 
 
