@@ -10,8 +10,8 @@ to values that wait at the blocked op anyway or that are yet to be computed betw
 fewer bytes wait then. The rest of the walk follows as it was, and goes on.
 
 Of several walks that are blocked, the one that came nearest to the first op is mended next, and of these the one that
-lacks the fewest bytes there. An attempt is a few thousand steps on graphs whose sets of values (`backward_walk.Judge`) are
-beyond counting. No optimality is claimed, and a failure proves nothing.
+lacks the fewest bytes there. An attempt is a few thousand steps on graphs whose sets of values are beyond counting
+(`backward_walk.Judge`). No optimality is claimed, and a failure proves nothing.
 """
 
 from __future__ import annotations
