@@ -18,6 +18,7 @@ from remat.torch.both_ways import Outcome, run_once, run_unmeasured
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
 from remat.torch.inductor import planning
 from remat.torch.inductor.difference import largest_difference
+from remat.torch.inductor.layouts import AS_THEY_LIE, is_convolution, with_channels_last
 from remat.torch.inductor.partitioners import Sighting, plain_backend, planned_backend, thrifty_backend, watched_backend
 from remat.torch.inductor.plan import InductorPlan
 from remat.torch.inductor.planning import plan_within
@@ -26,6 +27,7 @@ from remat.torch.inductor.survey import Surveyed, survey
 from remat.torch.inductor.trials import Bench
 from remat.torch.joint_capture import compiled_call
 from remat.torch.measure import measure
+from remat.torch.signature import TensorSpec, decode
 from remat.torch.step import Step
 from remat_solver.budget import Budget
 from remat_solver.errors import ApplyError, InfeasibleBudget, InvalidRequest
@@ -210,11 +212,26 @@ def test_weights_are_copied_for_another_layout_only_where_that_saves_time(
     convolving: Surveyed, surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Bench, "run", lambda _bench, _backend: convolving.plain)
-    as_they_lie = {"layout_optimization": False}
-    for seconds, layouts in (([1.0, 1.1], ({}, as_they_lie)), ([1.0, 0.9], (as_they_lie,))):
+    for seconds, wanted in (([1.0, 1.1], [{}, AS_THEY_LIE]), ([1.0, 0.9], [AS_THEY_LIE])):
         monkeypatch.setattr(Bench, "seconds", lambda _bench, _calls, seconds=seconds: seconds)
-        assert replace(convolving).layouts == layouts
-    assert surveyed.layouts == ({},)
+        assert [layout.settings for layout in replace(convolving).layouts] == wanted
+    assert [layout.settings for layout in surveyed.layouts] == [{}]
+
+
+def test_convolutions_are_measured_on_the_order_in_which_they_will_read(convolving: Surveyed) -> None:
+    before = convolving.joint.graph
+    after = with_channels_last(before)
+    assert after.structure_hash == before.structure_hash
+    for old, new in zip(before.ops, after.ops, strict=True):
+        if not is_convolution(old):
+            assert new.signature == old.signature
+            continue
+        _, args, _ = decode(new.signature)
+        images = [spec for spec in args if isinstance(spec, TensorSpec) and len(spec.shape) == 4]
+        assert images
+        for spec in images:
+            laid = torch.empty(spec.shape).to(memory_format=torch.channels_last)
+            assert spec.stride == laid.stride(), old.name
 
 
 def test_a_rehearsal_finds_the_same_peak_and_leaves_nothing_behind() -> None:

@@ -8,6 +8,7 @@ to the bit to eager mode's (nor, always, to another compilation's), and a peak c
     products.py       keeping matrix products where a plan runs them
     fusion.py         the op graph in which each stored result is one op, with all that is computed on the way to it
     kernel_costs.py   what such an op costs: arithmetic, and memory traffic at its edges only
+    layouts.py        in which memory order convolutions read, and what kernels cost there
     rehearsal.py      a step's peak without compiling its kernels
     trials.py         compiling a step in some way, and running it for its peak, its results and its time
     survey.py         the plain compiled step, and what is learned of it for all budgets

@@ -14,12 +14,14 @@ from time import perf_counter
 from typing import Any
 
 from remat.torch.inductor.difference import largest_difference, tolerance
+from remat.torch.inductor.layouts import Layout, Measure
 from remat.torch.inductor.partitioners import Backend, plain_backend, thrifty_backend
 from remat.torch.inductor.plan import InductorPlan, Recomputed
-from remat.torch.inductor.survey import Measure, Settings, Surveyed, survey
+from remat.torch.inductor.survey import Surveyed, survey
 from remat.torch.step import Step
 from remat_solver.budget import Budget
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, VerificationFailed
+from remat_solver.graph import Graph
 from remat_solver.plan import Plan
 from remat_solver.solve import minimum_budget, solve
 
@@ -148,23 +150,23 @@ class _Search:
                 plan = replace(self.known, settings=settings, predicted_peak_bytes=peak_bytes)
                 yield _Candidate(backend=thrifty_backend(memory_budget), plan=plan)
 
-    def _schedules(self, settings: Settings, trials: int, fields: dict[str, Any]) -> list[_Candidate]:
+    def _schedules(self, layout: Layout, trials: int, fields: dict[str, Any]) -> list[_Candidate]:
         """Our schedules within the budget, the fastest first, as predicted."""
-        peaks = self._rehearse(settings, trials, fields)
+        peaks = self._rehearse(layout, trials, fields)
         fitting = [plan for plan, peak_bytes in peaks.items() if peak_bytes <= self.known.budget_bytes]
         return [
-            _Candidate(backend=self.surveyed.backend(plan.schedule, settings), plan=self._described(plan, settings))
+            _Candidate(backend=layout.backend(plan.schedule), plan=self._described(plan, layout))
             for plan in sorted(fitting, key=lambda plan: plan.time_ns)
         ]
 
-    def _rehearse(self, settings: Settings, trials: int, fields: dict[str, Any]) -> dict[Plan, int]:
+    def _rehearse(self, layout: Layout, trials: int, fields: dict[str, Any]) -> dict[Plan, int]:
         """Plans and their measured peaks."""
         budget_bytes = self.known.budget_bytes
-        asked = budget_bytes + self.surveyed.excess_bytes(settings)
+        asked = budget_bytes + layout.excess_bytes
         peaks: dict[Plan, int] = {}
         for _ in range(trials):
             try:
-                plan = self._solve(asked, is_first=not peaks, fields=fields)
+                plan = self._solve(layout.fused.graph, asked, is_first=not peaks, fields=fields)
             except InfeasibleBudget:
                 break
             except NoPlanInTime as error:
@@ -172,9 +174,9 @@ class _Search:
                 break
             if any(plan.schedule == known.schedule for known in peaks):
                 break
-            peaks[plan] = measured = self.surveyed.bench.rehearsed_peak(self.surveyed.backend(plan.schedule, settings))
+            peaks[plan] = measured = self.surveyed.bench.rehearsed_peak(layout.backend(plan.schedule))
             self.peaks_bytes.append(measured)
-            is_free = plan.time_ns == self.surveyed.fused.graph.total_time_ns
+            is_free = plan.time_ns == layout.fused.graph.total_time_ns
             if measured <= budget_bytes and (is_free or budget_bytes - measured <= CLOSE_ENOUGH * budget_bytes):
                 break
             asked = min(asked, plan.peak_bytes) + budget_bytes - measured
@@ -182,17 +184,17 @@ class _Search:
                 break
         return peaks
 
-    def _solve(self, asked: int, *, is_first: bool, fields: dict[str, Any]) -> Plan:
+    def _solve(self, graph: Graph, asked: int, *, is_first: bool, fields: dict[str, Any]) -> Plan:
         """A plan for `asked` bytes. The first may need more, since a prediction can be too high by what is reused."""
         try:
-            return solve(self.surveyed.fused.graph, budget_bytes=asked, **fields)
+            return solve(graph, budget_bytes=asked, **fields)
         except InfeasibleBudget:
             if not is_first:
                 raise
-            return minimum_budget(self.surveyed.fused.graph, **fields).plan
+            return minimum_budget(graph, **fields).plan
 
-    def _described(self, plan: Plan, settings: Settings) -> InductorPlan:
-        graph = self.surveyed.fused.graph
+    def _described(self, plan: Plan, layout: Layout) -> InductorPlan:
+        graph = layout.fused.graph
         again = [
             Recomputed(name=graph.ops[op].name, recomputes=runs - 1, time_ns=(runs - 1) * graph.ops[op].time_ns)
             for op, runs in plan.run_counts.items()
@@ -201,7 +203,7 @@ class _Search:
         return replace(
             self.known,
             plan=plan,
-            settings=settings,
+            settings=layout.settings,
             recomputed=tuple(sorted(again, key=lambda kernel: (-kernel.time_ns, kernel.name))),
-            predicted_peak_bytes=plan.peak_bytes,
+            predicted_peak_bytes=plan.peak_bytes - layout.excess_bytes,
         )

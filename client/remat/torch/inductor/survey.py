@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 
 from remat.torch.allocation import main_device, tensors_in
 from remat.torch.contract import JointGraph
-from remat.torch.inductor.fusion import FusedGraph, fuse
-from remat.torch.inductor.kernel_costs import with_kernel_times
+from remat.torch.inductor.layouts import AS_THEY_LIE, Layout, Measure, is_convolution
 from remat.torch.inductor.partitioners import (
-    Backend,
     Sighting,
     plain_backend,
-    planned_backend,
     require_compiler,
     thrifty_backend,
     watched_backend,
@@ -24,12 +19,6 @@ from remat.torch.inductor.trials import Bench, Trial
 from remat.torch.resident import fixed_bytes, model_tensors
 from remat.torch.step import Step
 from remat_solver.errors import ApplyError
-from remat_solver.graph import Graph
-from remat_solver.simulate import simulate, store_all_schedule
-
-Measure = Callable[[Graph], Graph]
-Settings = Mapping[str, Any]
-"""Of Inductor, to change."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -43,28 +32,6 @@ class Surveyed:
     measure: Measure
     thrifty_peaks: dict[float, int] = field(default_factory=dict)
     """Peaks of PyTorch's own cuts, by memory budget, as far as they were asked for."""
-    excesses_bytes: dict[tuple[tuple[str, Any], ...], int] = field(default_factory=dict)
-    """What `excess_bytes` found, by settings."""
-
-    @cached_property
-    def fused(self) -> FusedGraph:
-        """The graph of kernels, with their costs; measures ops when it is first asked for."""
-        fused = fuse(self.joint, self.sighting.seen, self.sighting.stored)
-        fused = with_kernel_times(fused, self.measure(self.joint.graph))
-        return replace(fused, graph=replace(fused.graph, fixed_bytes=self.bench.resident_bytes))
-
-    def backend(self, schedule: Sequence[int], settings: Settings) -> Backend:
-        """Compiles a schedule of kernels."""
-        return planned_backend(self.fused.unfused(schedule), self.joint.graph.structure_hash, settings)
-
-    def excess_bytes(self, settings: Settings) -> int:
-        """How much higher than rehearsed the peak of the schedule without recomputation is predicted."""
-        key = tuple(settings.items())
-        if key not in self.excesses_bytes:
-            schedule = store_all_schedule(self.fused.graph)
-            rehearsed = self.bench.rehearsed_peak(self.backend(schedule, settings))
-            self.excesses_bytes[key] = simulate(self.fused.graph, schedule).peak_bytes - rehearsed
-        return self.excesses_bytes[key]
 
     def thrifty_peak(self, memory_budget: float) -> int:
         """The rehearsed peak of PyTorch's own cut under this `activation_memory_budget`."""
@@ -73,18 +40,20 @@ class Surveyed:
         return self.thrifty_peaks[memory_budget]
 
     @cached_property
-    def layouts(self) -> tuple[Settings, ...]:
-        """Settings to compile schedules under, each tried where nothing fits under those before.
+    def layouts(self) -> tuple[Layout, ...]:
+        """Layouts to compile schedules under, each tried where nothing fits under those before.
 
-        On the CPU Inductor copies the weights of convolutions for another layout, into memory that a plan can't
-        recompute. Some networks gain a tenth of their time by it; where nothing is gained they are left as they lie.
+        For channels last Inductor copies the weights of convolutions, into memory that a plan can't recompute. Some
+        networks gain a tenth of their time by it; where nothing is gained they are left as they lie.
         """
-        if self.bench.device.type != "cpu" or not any("convolution" in op.name for op in self.joint.graph.ops):
-            return ({},)
-        as_they_lie = {"layout_optimization": False}
-        lean = self.bench.run(plain_backend(as_they_lie))
+        layout = partial(Layout, bench=self.bench, joint=self.joint, sighting=self.sighting, measure=self.measure)
+        chosen_by_inductor = layout(settings={})
+        if self.bench.device.type != "cpu" or not any(map(is_convolution, self.joint.graph.ops)):
+            return (chosen_by_inductor,)
+        as_they_lie = layout(settings=AS_THEY_LIE)
+        lean = self.bench.run(plain_backend(AS_THEY_LIE))
         copied_s, lean_s = self.bench.seconds([self.plain.call, lean.call])
-        return (as_they_lie,) if lean_s <= copied_s else ({}, as_they_lie)
+        return (as_they_lie,) if lean_s <= copied_s else (chosen_by_inductor, as_they_lie)
 
 
 def survey(step: Step, *, reserve_bytes: int = 0, measure: Measure) -> Surveyed:
