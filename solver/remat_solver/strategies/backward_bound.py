@@ -25,8 +25,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from remat_solver.formulation.lifetimes import Lifetimes
-from remat_solver.strategies.backward_walk import Walk, holds_any
+from remat_solver.strategies.backward_walk import Walk
 from remat_solver.strategies.base import Task
+from remat_solver.strategies.wanted_sets import WantedSets
 
 _FIRST_WINDOW = 0.01
 """Of the store-all time."""
@@ -162,11 +163,11 @@ def _is_dominated(wanted: int, time_ns: int, least: dict[int, int]) -> bool:
 def _undominated(found: Iterable[_TimedState]) -> list[_TimedState]:
     """Without those that want what a cheaper one wants and more, cheapest first."""
     kept: list[_TimedState] = []
-    wants: list[int] = []
+    known = WantedSets()
     for state in sorted(found):
-        if not holds_any(state[2], wants):
+        if not known.any_within(state[2]):
+            known.add(state[2])
             kept.append(state)
-            wants.append(state[2])
     return kept
 
 

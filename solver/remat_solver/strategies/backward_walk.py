@@ -31,9 +31,10 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from remat_solver.formulation.lifetimes import Lifetimes
+from remat_solver.strategies.wanted_sets import WantedSets
 
 _COMPARISONS = 16
-"""So many comparisons of sets take as long as one step."""
+"""Looking for a subset among so many sets takes as long as one step, at most."""
 _STEPS_PER_LOOK = 256
 
 State = tuple[int, int]
@@ -203,14 +204,14 @@ class Judge(Walk):
         queue = list(states)
         heapq.heapify(queue)
         seen = {wanted for _, wanted in states}
-        kept: list[int] = []
+        kept = WantedSets()
         found: dict[int, int] = {}
         while queue:
             state = heapq.heappop(queue)
             wanted = state[1]
-            if holds_any(wanted, kept):
+            if kept.any_within(wanted):
                 continue
-            kept.append(wanted)
+            kept.add(wanted)
             if self.is_tired(len(kept)):
                 yield None
             first = self.step_back(self.first_runs[stage], stage, state)
@@ -231,13 +232,10 @@ def _set_of(bits: Iterable[int]) -> int:
 
 def _undominated(found: dict[int, int]) -> list[State]:
     """The states, by size, without those that want what another wants and more. `found`: bytes by wanted values."""
-    kept: list[int] = []
-    for _, wanted in sorted((in_use, wanted) for wanted, in_use in found.items()):
-        if not holds_any(wanted, kept):
-            kept.append(wanted)
-    return [(found[wanted], wanted) for wanted in kept]
-
-
-def holds_any(wanted: int, others: list[int]) -> bool:
-    """Whether one of the sets `others` lies within `wanted`."""
-    return any([wanted & other == other for other in others])  # noqa: C419 (twice as fast as with a generator)
+    kept: list[State] = []
+    known = WantedSets()
+    for in_use, wanted in sorted((in_use, wanted) for wanted, in_use in found.items()):
+        if not known.any_within(wanted):
+            known.add(wanted)
+            kept.append((in_use, wanted))
+    return kept

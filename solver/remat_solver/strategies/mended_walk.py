@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from itertools import count
 
 from remat_solver.formulation.lifetimes import Lifetimes
-from remat_solver.strategies.backward_walk import State, Walk, holds_any
+from remat_solver.strategies.backward_walk import State, Walk
+from remat_solver.strategies.wanted_sets import WantedSets
 
 _EFFORT = 200_000
 """Steps for one attempt. What is found at all took less than a third."""
@@ -91,7 +92,7 @@ class MendedWalk(Walk):
         start = self._go_on([_Stop(-1, len(self.first_runs), (0, 0))])
         queue: list[tuple[tuple[int, int, int], int, _Blocked, Iterator[_Blocked] | None]]
         queue = [(start.rank, next(tie), start, None)]
-        mended: list[list[int]] = [[] for _ in range(len(self.first_runs) + 1)]
+        mended = [WantedSets() for _ in range(len(self.first_runs) + 1)]
         while queue and not self._is_spent():
             rank, _, blocked, mends = heapq.heappop(queue)
             here = blocked.stops[-1]
@@ -99,9 +100,9 @@ class MendedWalk(Walk):
                 yield [stop.op for stop in blocked.stops[:0:-1]]
                 return
             if mends is None:
-                if holds_any(here.state[1], mended[here.begun]):
+                if mended[here.begun].any_within(here.state[1]):
                     continue
-                mended[here.begun].append(here.state[1])
+                mended[here.begun].add(here.state[1])
                 mends = self._mends(blocked.stops)
             better = next(mends, None)
             if better is not None:
