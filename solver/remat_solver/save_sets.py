@@ -1,11 +1,12 @@
 """What to save inside regions that are run again as a whole: the problem behind eager checkpointing, solved exactly.
 
 A step runs its regions in some order, forward and then backward. A region that is *recomputed* keeps its inputs and
-the results of the ops that were chosen to be saved; right before its first backward op all its other ops run again.
+the results of the ops that were chosen to be saved; right before its first backward op all its other ops run again,
+which takes some time beside theirs.
 A region that is *left alone* keeps whatever its backward reads, and runs nothing again. With x[r,o] = 1 where the
 result of op o of region r is saved, and y[r] = 1 where region r is left alone:
 
-    minimise    sum over r, o of time[r,o] * (1 - x[r,o] - y[r])
+    minimise    sum over r, o of time[r,o] * (1 - x[r,o] - y[r]) + sum over r of overhead[r] * (1 - y[r])
     subject to  x[r,o] + y[r] <= 1
                 x[r,o] = 0                  where op o may not be saved
                 x[r,o] <= x[r,p]            for random ops o before p of one region
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from remat_solver.engines import engine_named
@@ -43,16 +44,26 @@ class RegionOp:
 
 @dataclass(frozen=True, kw_only=True)
 class Region:
-    """Ops in the order in which they run. `kept_bytes` is what the region holds if it is left alone."""
+    """Ops in the order in which they run. `kept_bytes` is what the region holds if it is left alone.
+
+    `overhead_ns` is what running it again takes beside its ops, whatever is saved.
+    """
 
     ops: tuple[RegionOp, ...]
     kept_bytes: int
+    overhead_ns: int = 0
     recomputable: bool = True
 
     @property
     def time_ns(self) -> int:
-        """The time of running every op again."""
-        return sum(op.time_ns for op in self.ops)
+        """The time of running it again with nothing saved."""
+        return self.recompute_ns(frozenset())
+
+    def recompute_ns(self, saved: Collection[int] | None) -> int:
+        """The time of running it again where these ops are saved; None leaves it alone."""
+        if saved is None:
+            return 0
+        return self.overhead_ns + sum(op.time_ns for position, op in enumerate(self.ops) if position not in saved)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +125,7 @@ def solve_save_sets(
     limits = Limits(time_limit_s=time_limit_s, absolute_gap=gap * total_ns / NS_PER_UNIT)
     outcome = engine_named(engine).solve(model.program, limits)
     saved = least if outcome.x is None else model.read(outcome.x)
-    recompute_ns = sum(
-        op.time_ns
-        for region, choice in zip(regions, saved, strict=True)
-        if choice is not None
-        for position, op in enumerate(region.ops)
-        if position not in choice
-    )
+    recompute_ns = sum(region.recompute_ns(choice) for region, choice in zip(regions, saved, strict=True))
     bound_ns = math.floor(outcome.bound * NS_PER_UNIT) if math.isfinite(outcome.bound) else 0
     return SaveSets(
         saved=saved,

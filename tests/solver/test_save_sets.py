@@ -30,13 +30,9 @@ def choices(region: Region) -> Iterator[Choice]:
 
 
 def recompute_ns(regions: list[Region], saved: tuple[Choice, ...]) -> int:
-    return sum(
-        op.time_ns
-        for region, choice in zip(regions, saved, strict=True)
-        if choice is not None
-        for position, op in enumerate(region.ops)
-        if position not in choice
-    )
+    again = [(region, choice) for region, choice in zip(regions, saved, strict=True) if choice is not None]
+    ops = [op for region, choice in again for position, op in enumerate(region.ops) if position not in choice]
+    return sum(op.time_ns for op in ops) + sum(region.overhead_ns for region, _ in again)
 
 
 def best(regions: list[Region], intervals: list[Interval], budget_bytes: int) -> int | None:
@@ -62,6 +58,7 @@ def random_problem(seed: int) -> tuple[list[Region], list[Interval]]:
                 for _ in range(draw.randint(1, 4))
             ),
             kept_bytes=KIB * draw.randint(0, 20),
+            overhead_ns=1000 * draw.choice([0, 3, 30]),
             recomputable=draw.random() < 0.8,
         )
         for _ in range(draw.randint(1, 3))

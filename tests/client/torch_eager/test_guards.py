@@ -10,12 +10,16 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import remat
 from remat.torch.attachment import eager_plans
+from remat.torch.eager import rerun, survey
+from remat.torch.step import Step
 from remat_solver.errors import ApplyError
-from tests.client.torch_eager.networks import WIDTH, Block, Chain, rows
-from tests.client.torch_eager.test_eager import least_budget
+from tests.client.torch_eager.networks import WIDTH, Chain, rows
+from tests.client.torch_eager.test_eager import least_budget, with_regions
+from tests.client.torch_eager.test_eager import planned as planned_with_plan
 from tests.client.torch_exact.training import Case, differences, seeded_model
 
 
@@ -142,6 +146,25 @@ def freeze_statistics(model: nn.Module) -> None:
             module.eval()
 
 
+class OwnNorm(Mixing):
+    """Normalises by PyTorch's function, which counts no batches, and by statistics of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+        self.register_buffer("variance", torch.ones(WIDTH))
+
+    def between(self, x: Tensor) -> Tensor:
+        return functional.batch_norm(x, self.get_buffer("mean"), self.get_buffer("variance"), training=True)
+
+
+class Doubling(Mixing):
+    """Changes in place what a plan must not save."""
+
+    def between(self, x: Tensor) -> Tensor:
+        return torch.sin(x.mul(2).add_(1))
+
+
 def nothing(_model: nn.Module) -> None:
     pass
 
@@ -162,6 +185,51 @@ def test_another_plan_is_made_where_modules_stop_training() -> None:
     frozen = after_a_change(seeded_model(case), freeze_statistics)
     assert differences(frozen, after_a_change(model, freeze_statistics)) == []
     assert len(eager_plans(model)) == 2
+
+
+def test_statistics_that_nothing_else_gives_away_are_updated_once() -> None:
+    """They are changed behind PyTorch's back: their versions stay."""
+    case = chain(OwnNorm)
+    assert differences(after_a_change(seeded_model(case), nothing), after_a_change(planned(case), nothing)) == []
+
+
+def test_a_saved_result_that_was_changed_in_place_is_refused() -> None:
+    case = chain(Doubling)
+    plan = planned_with_plan(case, "80%")[1]
+    loss = with_regions(case, plan, saved=frozenset({("aten.mul.Tensor", 0)}))(rows())
+    with pytest.raises(ApplyError, match=r"a result of aten.mul.Tensor .* was changed in place"):
+        loss.backward()
+
+
+def test_a_second_backward_through_saved_results_is_refused() -> None:
+    case = chain(Mixing)
+    plan = planned_with_plan(case, "80%")[1]
+    loss = with_regions(case, plan, saved=frozenset({("aten.exp.default", 0)}))(rows())
+    loss.backward(retain_graph=True)
+    with pytest.raises(ApplyError, match="a second backward"):
+        loss.backward()
+
+
+def test_what_a_second_run_takes_beside_its_ops_is_in_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "rerun_ns", lambda *_args, **_flags: 10**10)
+    plan = planned_with_plan(chain(Mixing), "80%")[1]
+    again = [region for region in plan.regions.values() if region is not None]
+    assert again
+    assert all(0 <= 10**10 - region.recompute_ns < 10**9 for region in again)  # less what is saved
+    assert plan.recompute_ns == sum(region.recompute_ns for region in again)
+
+
+def test_timing_a_second_run_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "rerun_ns", rerun.rerun_ns)
+    model = nn.Sequential(Residual())
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    step = Step(model, (rows(),))
+    state = torch.get_rng_state()
+    survey.survey(step, {"0": model.get_submodule("0")})
+    assert int(model.get_buffer("0.norm.num_batches_tracked")) == 1  # the survey runs the model itself, once
+    assert {name for name in differences(before, model.state_dict()) if "norm" not in name} == set()
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert torch.equal(state, torch.get_rng_state())
 
 
 def test_a_second_backward_finds_its_buffers_as_the_first_one_did() -> None:
@@ -187,13 +255,11 @@ def test_a_draw_more_behind_a_saved_random_result_is_refused() -> None:
 
 
 @pytest.mark.parametrize("block", [PythonsNumbers, NumPysNumbers])
-def test_what_draws_numbers_that_no_recompute_repeats_is_left_alone(block: Callable[[], nn.Module]) -> None:
-    case = Case(name="", model=lambda: Chain(Block(), Block(), Block(), block()), batch=lambda _: (rows(),))
-    model = planned(case, "85%")
-    assert differences(after_a_change(seeded_model(case), nothing), after_a_change(model, nothing)) == []
-    assert [path for path, obstacle in eager_plans(model)[0].left_alone.items() if "a second time" in obstacle] == [
-        "blocks.3"
-    ]
+def test_what_draws_numbers_that_no_recompute_repeats_is_not_recomputed(block: Callable[[], nn.Module]) -> None:
+    model = block()
+    step = Step(nn.Sequential(model), (rows(),))
+    assert "a second time" in survey.survey(step, {"0": model})["0"].obstacle
+    assert survey.survey(step, {"0.mix": model.get_submodule("mix")})["0.mix"].obstacle == ""
 
 
 def test_an_argument_in_a_list_that_is_changed_before_the_recompute_is_refused() -> None:

@@ -10,5 +10,6 @@ non-reentrant checkpoint, each with the set of results that it saves (`remat_sol
     trial.py          one step with nothing saved: the peak between any two moments at which a region begins or ends
     planning.py       solve, run, measure, adjust, until the measured peak is within the budget
     region_call.py    running a region by its plan, and refusing what would change gradients
+    saving.py         what a region keeps from its forward for its recompute
     plan.py           the result
 """

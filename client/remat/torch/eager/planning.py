@@ -202,7 +202,7 @@ def _region_plan(region: SurveyedRegion, saved: frozenset[int]) -> RegionPlan | 
         draws=region.draws if any(region.ops[position].random for position in saved) else (),
         has_side_effects=region.has_side_effects,
         saved_bytes=sum(region.ops[position].size_bytes for position in saved),
-        recompute_ns=sum(time_ns for i, time_ns in enumerate(region.times_ns) if i not in saved),
+        recompute_ns=region.as_problem().recompute_ns(saved),
     )
 
 

@@ -14,21 +14,18 @@ entry. What that alone would get wrong is taken care of here:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 
-from remat.torch import batch_norm, random_state
-from remat.torch.allocation import storage_key, tensors_in
-from remat.torch.eager.plan import OpCall, RegionPlan
+from remat.torch.allocation import tensors_in
+from remat.torch.eager.plan import RegionPlan
 from remat.torch.eager.regions import own_call
-from remat.torch.mutation import is_mutable, named_arguments, written_arguments
+from remat.torch.eager.saving import Reusing, Saving
 from remat_solver.errors import ApplyError
 
 _ANOTHER_PATH = "The module takes another path than when it was planned: plan it again, or leave it out."
@@ -86,21 +83,15 @@ class _Run:
         self.watched = watched
         self.versions = self._versions()
         self.has_side_effects = plan.has_side_effects
-        self.seen: Counter[str] = Counter()
-        self.found: set[OpCall] = set()
-        self.draws: list[OpCall] = []
+        self.saving = Saving(plan)
 
     def contexts(self) -> tuple[AbstractContextManager[Any], AbstractContextManager[Any]]:
         """What checkpoint enters around the forward, and around the recompute."""
-        forward: AbstractContextManager[Any] = nullcontext()
-        cached: AbstractContextManager[Any] = nullcontext()
-        if self.plan.saved:
-            forward, cached = create_selective_checkpoint_contexts(self._decide)  # type: ignore[no-untyped-call]
-        return forward, _Entering(lambda: self._recomputing(cached))
+        return self.saving if self.plan.saved else nullcontext(), _Entering(self._recomputing)
 
     def check_forward(self) -> None:
         """Raises `ApplyError` if the region took another path than the plan is for; then notes versions."""
-        missing = self.plan.saved - self.found
+        missing = self.plan.saved - self.saving.kept.keys()
         if missing:
             op, occurrence = min(missing)
             raise ApplyError(
@@ -108,31 +99,20 @@ class _Run:
                 f"({len(missing)} of {len(self.plan.saved)} missing).",
                 hint=_ANOTHER_PATH,
             )
-        if self.plan.draws and tuple(self.draws) != self.plan.draws:
+        if tuple(self.saving.draws) != self.plan.draws:
             raise ApplyError(
-                f"{self.path} drew random numbers {len(self.draws)} times, and not as in the {len(self.plan.draws)} "
-                "draws that were planned.",
+                f"{self.path} drew random numbers {len(self.saving.draws)} times, and not as in the "
+                f"{len(self.plan.draws)} draws that were planned.",
                 hint=_ANOTHER_PATH,
             )
         self.has_side_effects = self.plan.has_side_effects or self._versions() != self.versions
         self.versions = self._versions()
 
-    def _decide(self, _context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-        name = str(op)
-        call = (name, self.seen[name])
-        self.seen[name] += 1
-        if self.plan.draws and random_state.is_random(op, named_arguments(op, args, kwargs)):
-            self.draws.append(call)
-        if call not in self.plan.saved:
-            return CheckpointPolicy.PREFER_RECOMPUTE
-        self.found.add(call)
-        return CheckpointPolicy.MUST_SAVE
-
     def _versions(self) -> list[int]:
         return [tensor._version for tensor in self.watched]
 
     @contextmanager
-    def _recomputing(self, cached: AbstractContextManager[Any]) -> Iterator[None]:
+    def _recomputing(self) -> Iterator[None]:
         for tensor, version, present in zip(self.watched, self.versions, self._versions(), strict=True):
             if present != version:
                 raise ApplyError(
@@ -142,10 +122,10 @@ class _Run:
         if self.watcher:
             self.watcher.recomputing(self.path)
         try:
-            with ExitStack() as stack:
-                stack.enter_context(cached)
-                if self.has_side_effects:
-                    stack.enter_context(_WithoutSideEffects())
+            if self.plan.saved or self.has_side_effects:
+                with Reusing(self.plan, self.saving.kept, has_side_effects=self.has_side_effects):
+                    yield
+            else:
                 yield
         finally:  # checkpoint stops a recompute early, by an exception
             self.versions = self._versions()  # writes that were passed over count too
@@ -164,25 +144,3 @@ class _Entering:
 
     def __exit__(self, *exception: Any) -> bool | None:
         return self.open.pop().__exit__(*exception)
-
-
-class _WithoutSideEffects(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    """Keeps a recompute from doing again what reaches beyond the region: writes to memory that it did not make."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.made: set[int] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if batch_norm.writes_in_secret(func):
-            args = batch_norm.without_statistics(func, args)
-        elif is_mutable(func) and not self._made_all(written_arguments(func, args, kwargs)):
-            return args[0]
-        result = func(*args, **kwargs)
-        if not func.is_view:
-            self.made.update(storage_key(tensor) for tensor in tensors_in(result))
-        return result
-
-    def _made_all(self, written: list[Any]) -> bool:
-        return all(storage_key(tensor) in self.made for tensor in tensors_in(written))

@@ -24,6 +24,7 @@ from remat.torch.allocation import main_device, storage_bytes, storage_key, tens
 from remat.torch.both_ways import forked_generators, forked_randomness
 from remat.torch.eager.plan import OpCall
 from remat.torch.eager.regions import Regions, own_call
+from remat.torch.eager.rerun import rerun_ns
 from remat.torch.mutation import is_mutable, named_arguments, returns_its_target, written_arguments
 from remat.torch.signature import is_collective, signature_of
 from remat.torch.step import Step
@@ -48,7 +49,8 @@ class SurveyedRegion:
     """A region's ops up to the last that its backward needs, and the bytes that autograd keeps for it.
 
     `draws` are all its random ops, whether needed or not. `has_side_effects` says that it writes what lives outside.
-    `obstacle` says why it can't be recomputed; empty if it can. `times_ns` are per op, once they were measured.
+    `obstacle` says why it can't be recomputed; empty if it can. `times_ns` are per op, once they were measured;
+    `rerun_ns` is the time of all of it, run again as a recompute.
     """
 
     ops: tuple[SurveyedOp, ...]
@@ -57,6 +59,7 @@ class SurveyedRegion:
     has_side_effects: bool
     obstacle: str
     times_ns: tuple[int, ...] = ()
+    rerun_ns: int = 0
 
     def as_problem(self) -> Region:
         """The region as the solver sees it. What can't be recomputed is in every trial's figures already."""
@@ -64,7 +67,18 @@ class SurveyedRegion:
             RegionOp(time_ns=time_ns, size_bytes=op.size_bytes, savable=op.savable, random=op.random)
             for op, time_ns in zip(self.ops, self.times_ns, strict=True)
         )
-        return Region(ops=ops, kept_bytes=0 if self.obstacle else self.kept_bytes, recomputable=not self.obstacle)
+        return Region(
+            ops=ops,
+            kept_bytes=0 if self.obstacle else self.kept_bytes,
+            overhead_ns=max(0, self.rerun_ns - sum(self.times_ns)),
+            recomputable=not self.obstacle,
+        )
+
+    @property
+    def smallest_saved(self) -> frozenset[OpCall]:
+        """The least that a plan can save of it: one small result, or nothing."""
+        savable = [op for op in self.ops if op.savable and not op.random]
+        return frozenset({min(savable, key=lambda op: op.size_bytes).call} if savable else {})
 
 
 def survey(step: Step, regions: Regions) -> dict[str, SurveyedRegion]:
@@ -72,12 +86,13 @@ def survey(step: Step, regions: Regions) -> dict[str, SurveyedRegion]:
     device = main_device(step.model.parameters())
     found: dict[str, SurveyedRegion] = {}
     calls: Counter[str] = Counter()
+    timed: dict[str, int] = {}
 
     def watch(path: str, module: nn.Module) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             calls[path] += 1
             if calls[path] == 1:
-                found[path] = _survey_region(module, args, kwargs, device)
+                found[path] = _survey_region(module, args, kwargs, device, timed)
             return own_call(module)(*args, **kwargs)
 
         return call
@@ -107,11 +122,12 @@ def with_times(regions: dict[str, SurveyedRegion], measure: Any) -> dict[str, Su
 
 
 def _survey_region(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device, timed: dict[str, int]
 ) -> SurveyedRegion:
     """Runs the region twice on the same copies: what a second run does otherwise, a recompute would do too.
 
-    PyTorch's random numbers are the same in both, as they are in a recompute; those of Python and NumPy are not.
+    PyTorch's random numbers are the same in both, as they are in a recompute; those of Python and NumPy are not. Then
+    it is timed, unless one with the same ops was `timed` already.
     """
     try:
         copies = pytree.tree_map(_copy, (args, kwargs))
@@ -121,12 +137,21 @@ def _survey_region(
         with forked_randomness():
             first, result = _record(module, copies, device)
             second, again = _record(module, copies, device)
+            same_ops = [(op.call, op.signature) for op in first.ops] == [(op.call, op.signature) for op in second.ops]
+            if not first.obstacle and not (same_ops and _are_equal(result, again)):
+                first = replace(first, obstacle=_OTHERWISE)
+            return first if first.obstacle or device.type != "cpu" else _timed(first, module, copies, timed)
     except Exception as error:  # whatever it raises: in the model itself it will run, or raise the same
         return _unsurveyed(f"it can't run twice by itself ({type(error).__name__}: {error})")
-    same_ops = [(op.call, op.signature) for op in first.ops] == [(op.call, op.signature) for op in second.ops]
-    if not first.obstacle and not (same_ops and _are_equal(result, again)):
-        return replace(first, obstacle=_OTHERWISE)
-    return first
+
+
+def _timed(region: SurveyedRegion, module: nn.Module, copies: Any, timed: dict[str, int]) -> SurveyedRegion:
+    kind = repr([(op.call, op.signature) for op in region.ops])
+    if kind not in timed:
+        with _undone(module), torch.enable_grad():
+            saved = region.smallest_saved
+            timed[kind] = rerun_ns(module, copies, saved, has_side_effects=region.has_side_effects)
+    return replace(region, rerun_ns=timed[kind])
 
 
 _OTHERWISE = "it does something else when it runs a second time (a cache of keys and values? Set use_cache=False)"
