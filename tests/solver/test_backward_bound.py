@@ -8,13 +8,13 @@ import pytest
 
 from remat_solver.bounds import working_set_bound
 from remat_solver.formulation.lifetimes import find_lifetimes
-from remat_solver.graph import Graph
+from remat_solver.graph import Graph, Op, Value
 from remat_solver.options import SolveOptions
 from remat_solver.preparation import make_task
 from remat_solver.simulate import simulate
 from remat_solver.strategies.backward_bound import BackwardBound, least_recompute_time
 from tests.solver.free_optimum import free_optimum
-from tests.solver.graphs import chain
+from tests.solver.graphs import chain, op
 from tests.solver.random_graphs import random_budget, random_graph
 from tests.solver.test_agreement import batches
 
@@ -98,6 +98,18 @@ def test_windows_grow_until_nothing_is_merged() -> None:
     assert backward.schedule is not None
     assert simulate(graph, backward.schedule).time_ns == backward.bound_ns
     assert backward.bound_ns == graph.total_time_ns + (bound(graph, budget_bytes, window_ns=EVERYTHING) or 0)
+
+
+def test_replay_states_are_left_out_only_until_a_schedule_does_not_fit_with_them() -> None:
+    """The noise is quicker to make again, but its state is as large as the noise."""
+    noise = Op(name="noise", time_ns=1, writes=(Value(size_bytes=2),), recompute_state_bytes=2)
+    slow = Op(name="slow", time_ns=5, writes=(Value(size_bytes=2),))
+    graph = Graph(ops=(noise, slow, op("wide", sizes=(6,)), op("narrow", 2, sizes=(1,)), op("read", 0, 1, 3)))
+    backward = question(graph, 9)
+    backward.raise_for(3600, enough_ns=math.inf)
+    assert backward.schedule is not None
+    assert simulate(graph, backward.schedule).peak_bytes <= 9
+    assert backward.bound_ns == free_optimum(graph, 9) == graph.total_time_ns + 5
 
 
 def test_windows_stop_at_what_is_enough_or_when_the_time_is_over() -> None:

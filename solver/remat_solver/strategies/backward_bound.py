@@ -22,9 +22,10 @@ import heapq
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from remat_solver.formulation.lifetimes import Lifetimes
+from remat_solver.simulate import simulate
 from remat_solver.strategies.backward_walk import Walk
 from remat_solver.strategies.base import Task
 from remat_solver.strategies.wanted_sets import WantedSets
@@ -171,12 +172,22 @@ def _undominated(found: Iterable[_TimedState]) -> list[_TimedState]:
     return kept
 
 
+def _without_replay_states(lifetimes: Lifetimes) -> Lifetimes:
+    ops = tuple(replace(op, recompute_state_bytes=0) for op in lifetimes.graph.ops)
+    return replace(lifetimes, graph=replace(lifetimes.graph, ops=ops))
+
+
 class BackwardBound:
-    """Ever larger windows. `bound_ns` is a bound on the time of whole schedules; `schedule` one that meets it."""
+    """Ever larger windows. `bound_ns` is a bound on the time of whole schedules; `schedule` one that meets it.
+
+    Replay states are some kilobytes each, and make several states of one. So they are left out, which is a relaxation,
+    until a schedule is found that does not fit with them.
+    """
 
     def __init__(self, task: Task, lifetimes: Lifetimes) -> None:
         self.task = task
-        self.lifetimes = lifetimes
+        self.exact = lifetimes
+        self.lifetimes = _without_replay_states(lifetimes)
         self.window = _FIRST_WINDOW
         self.bound_ns = task.graph.total_time_ns
         self.schedule: tuple[int, ...] | None = None
@@ -195,5 +206,9 @@ class BackwardBound:
             if reach is None:
                 return
             self.bound_ns = max(self.bound_ns, self.task.graph.total_time_ns + reach.recompute_ns)
-            self.window *= _WINDOW_GROWTH
-            self.schedule = reach.schedule
+            if reach.schedule is None:
+                self.window *= _WINDOW_GROWTH
+            elif simulate(self.task.graph, reach.schedule).peak_bytes <= self.task.budget_bytes:
+                self.schedule = reach.schedule
+            else:
+                self.lifetimes = self.exact
