@@ -28,7 +28,7 @@ def embed(lifetimes: Lifetimes, model: CutModel, schedule: Sequence[int]) -> tup
             if column != ONE and _is_live(live[value], step, runs=runs):
                 x[column] = 1.0
     _mark_reruns(model, schedule, places, x)
-    for column, causes in model.held:
+    for column, causes in model.implied:
         x[column] = max(x[cause] for cause in causes)
     return tuple(x)
 

@@ -87,7 +87,8 @@ class CutModel:
     `kept[k]` maps each value that may be in memory at slot k to its column or `ONE`; `rerun[k]` maps
     each op that may run again in interval k (there are K+1) to its column; `executed[k]` is the
     column of X, `ONE`, or None if nothing runs at the slot. `memory_row[k]` is slot k's row 4.
-    `held` lists the columns H, each with the columns that it is at least, later slots first.
+    `implied` lists the columns that follow from others, each with those of which it is the highest, in an order in
+    which they can be found: H, later slots first, and C of `formulation.ranges`.
     `contradiction` is true if some row can't hold whatever the columns are.
     """
 
@@ -99,7 +100,7 @@ class CutModel:
     rerun: list[dict[int, int]] = field(default_factory=list)
     executed: list[int | None] = field(default_factory=list)
     memory_row: list[int] = field(default_factory=list)
-    held: list[tuple[int, list[int]]] = field(default_factory=list)
+    implied: list[tuple[int, list[int]]] = field(default_factory=list)
     contradiction: bool = False
 
     @property
@@ -373,7 +374,7 @@ class _Builder:
             if not causes:
                 continue
             later = self.program.add_column(integer=False)
-            self.model.held.append((later, causes))
+            self.model.implied.append((later, causes))
             for cause in causes:
                 self.program.add_row([later, cause], [1.0, -1.0], lower=0.0, upper=math.inf)
             row = self.model.memory_row[k]

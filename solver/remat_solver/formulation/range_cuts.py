@@ -82,12 +82,12 @@ def _terms(model: CutModel, cut: RangeCut) -> tuple[dict[int, float], float] | N
         if held != ONE:
             row[held] = row.get(held, 0.0) - 1.0
             lower = 0.0
-    for column in _runs(model, cut.producer, range(first + 1, last + 1), range(first + 1, last_slot)):
+    for column in runs_in(model, cut.producer, range(first + 1, last + 1), range(first + 1, last_slot)):
         row[column] = row.get(column, 0.0) + 1.0
     return row, lower
 
 
-def _runs(model: CutModel, op: int, intervals: range, slots: range) -> Iterator[int]:
+def runs_in(model: CutModel, op: int, intervals: range, slots: range) -> Iterator[int]:
     """The columns R and X that stand for a run of `op` in these intervals and at these slots."""
     for interval in intervals:
         column = model.rerun[interval].get(op)

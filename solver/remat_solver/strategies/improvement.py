@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.strategies.base import Task
 from remat_solver.strategies.beam_tries import BeamTries
-from remat_solver.strategies.fitting import RULES
+from remat_solver.strategies.fitting import RULES, EvictionRule
 from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.mended_walk import first_schedules
 from remat_solver.strategies.neighbourhood import NeighbourhoodSearch
@@ -25,7 +25,7 @@ _TINY = 100
 """From so many ops on, one try at a first schedule comes before the first model, which mostly closes the gap."""
 _HOPELESS_TRIES = 4
 """On graphs without a chain to walk along evictions from store-all find nothing, however often they try."""
-_REPAIR_RULES = RULES[1:3]
+_REPAIR_RULES = (*RULES[1:3], EvictionRule(size_power=0.3, distance_power=0.5))
 _SLACK_SHARE = 0.6
 _SEED_S, _SEED_OPS = 1.0, 1500
 """Seconds for the first schedules of a graph of at most so many ops; in proportion to the ops for larger ones."""
@@ -154,7 +154,10 @@ class Improvement:
                 self.best.start_from(found.schedule, should_stop=self.task.is_over)
             else:
                 self.best.come_nearer(found.schedule, should_stop=self.task.is_over)
-            self.best.offer_fitted(found.schedule, _REPAIR_RULES, should_stop=self.task.is_over)
+            for rule in _REPAIR_RULES:
+                if self.is_closed():
+                    break
+                self.best.offer_fitted(found.schedule, (rule,), should_stop=self.task.is_over)
 
     def guess(self, found: Round) -> None:
         """Asks for schedules only: at the budget, and where that one exceeds it, with less room by about as much."""

@@ -19,6 +19,7 @@ from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.linear_bound import LinearBound
 from remat_solver.strategies.refutation import Refutation
 from remat_solver.strategies.relaxation import Relaxation, Round
+from remat_solver.strategies.timed_rounding import TimedRounding, peaks_above
 
 _KNOWN_RULES = RULES[1:2]
 _KNOWN_SCHEDULES = 2
@@ -50,6 +51,16 @@ _FIRST_REFUTATION_S, _FIRST_REFUTATION_OPS = 0.06, 500
 _SECOND_REFUTATION_S = 1.0
 _LATER_REFUTATION_S, _REFUTATION_SHARE = 1.5, 0.2
 """Seconds for such a proof after each round without a plan, but at most this share of the time that is left."""
+_MANY_PEAKS = 4
+"""Places at which a first round's schedule exceeds the budget; rounds, which add two stages each, are slow for more."""
+_SHALLOW = 0.1
+"""Overhead up to which ops mostly run again once, for one thing, so that few times suffice."""
+_FIRST_PEAKS, _MORE_PEAKS = 3, 5
+"""How many of the worst become slots of a linear relaxation, and how many if then little is missing."""
+_LITTLE_OPEN = 1.5
+"""An open gap of so many times the asked one."""
+_PEAKS_SHARE = 0.05
+"""Of the time that is left, for each of these relaxations."""
 _WIDE_GAP, _VERY_WIDE_GAP = 0.02, 0.05
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
 _TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
@@ -158,6 +169,7 @@ class _Search:
         found = self.relaxation.solve()
         self.improvement.offer(found)
         self.report("round")
+        self.plan_by_times(found)
         is_proven = found.termination == "optimal" or self.is_nearly_proven(found)
         is_early = is_proven and self.task.elapsed_s() < _QUICK_S
         self.relaxation.is_quick &= (
@@ -177,6 +189,35 @@ class _Search:
             self.relaxation.limit_s *= _LIMIT_GROWTH
         is_better = self.improvement.follow(found, before_ns=before_ns)
         return is_refined or is_better or not is_proven
+
+    def plan_by_times(self, found: Round) -> None:
+        """After a first round whose schedule exceeds the budget at many places: plans from a program that knows all."""
+        relaxation = self.relaxation
+        if relaxation.rounds > 1 or self.is_closed() or found.schedule is None:
+            return
+        in_use = simulate(self.graph, found.schedule).timeline_bytes
+        if len(peaks_above(in_use, self.task.budget_bytes)) < _MANY_PEAKS:
+            return
+        overhead_ns = relaxation.bound_ns - self.graph.total_time_ns
+        if overhead_ns > _SHALLOW * self.graph.total_time_ns:
+            return
+        timed = TimedRounding(self.task, self.lifetimes, relaxation.engine, overhead_ns=overhead_ns)
+        if not timed.relax():
+            return
+        self.relax_at(timed.peaks[:_FIRST_PEAKS])
+        for schedule, rule in timed.roundings():
+            if self.is_closed() or self.task.is_over():
+                return
+            self.best.offer_fitted(schedule, (rule,), should_stop=self.task.is_over)
+            self.report("recomputes timed")
+        if not self.is_wide(_LITTLE_OPEN * self.task.options.gap):
+            self.relax_at(timed.peaks[:_MORE_PEAKS])
+        relaxation.slots.update((step, step) for step in timed.peaks[:_FIRST_PEAKS])
+
+    def relax_at(self, steps: Sequence[int]) -> None:
+        limit_s = _PEAKS_SHARE * self.task.remaining_s()
+        self.relaxation.relax_once([(step, step) for step in steps], limit_s=limit_s)
+        self.report("relaxed at peaks")
 
     def settle(self, seconds: float) -> None:
         """Looks for a first schedule where evictions have found none, then for a proof that there is none."""

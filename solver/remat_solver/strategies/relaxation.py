@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from remat_solver.engines.base import Engine, Limits, MixedIntegerProgram, Outcome, Termination
@@ -14,6 +14,7 @@ from remat_solver.errors import EngineFailed
 from remat_solver.formulation.embedding import embed
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
+from remat_solver.formulation.ranges import add_ranges
 from remat_solver.formulation.strengthening import Cut, strengthen
 from remat_solver.plan import ProofScope
 from remat_solver.simulate import simulate
@@ -107,6 +108,15 @@ class Relaxation:
         found = self._as_round(model, outcome, start)
         self.latest = found.schedule
         return found
+
+    def relax_once(self, slots: Iterable[Slot], *, limit_s: float) -> None:
+        """Raises the bound by one linear relaxation with these few slots as well, and range rows in place of cuts."""
+        model = self._build(self.task.budget_bytes, {*self.slots, *slots})
+        if model.contradiction:
+            return
+        add_ranges(self.lifetimes, model)
+        self.strengthen_until_s = time.monotonic() + limit_s
+        self._relax(model, replace(model.program, integer=[False] * model.program.column_count))
 
     def relax(self, slots: Iterable[Slot], *, stop_s: float) -> bool:
         """Raises the bound by the linear relaxation with these slots as well, and its cuts. False if time ran out.
