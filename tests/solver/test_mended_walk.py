@@ -8,7 +8,7 @@ from remat_solver.bounds import working_set_bound
 from remat_solver.formulation.lifetimes import find_lifetimes
 from remat_solver.graph import Graph
 from remat_solver.simulate import simulate
-from remat_solver.strategies.mended_walk import first_schedules
+from remat_solver.strategies.mended_walk import MendedWalk, first_schedules
 from tests.solver.free_optimum import free_optimum
 from tests.solver.graphs import op
 from tests.solver.random_graphs import random_graph
@@ -72,3 +72,21 @@ def test_it_pauses_between_attempts_to_mend() -> None:
     pauses = list(first_schedules(find_lifetimes(graph), budget_bytes, should_stop=lambda: False))
     assert None in pauses
     assert list(first_schedules(find_lifetimes(graph), budget_bytes, should_stop=lambda: True)) == []
+
+
+def test_frugal_walks_take_less_time_in_all() -> None:
+    recompute_ns = {False: 0, True: 0}
+    for seed in range(60):
+        graph = random_graph(seed, most_ops=30)
+        times = {is_frugal: time_of_walk(graph, is_frugal=is_frugal) for is_frugal in recompute_ns}
+        if None not in times.values():
+            for is_frugal, time_ns in times.items():
+                recompute_ns[is_frugal] += (time_ns or 0) - graph.total_time_ns
+    assert 0 < recompute_ns[True] < recompute_ns[False]
+
+
+def time_of_walk(graph: Graph, *, is_frugal: bool) -> int | None:
+    budget_bytes = int(1.2 * working_set_bound(graph))
+    walk = MendedWalk(find_lifetimes(graph), budget_bytes, 10**6, lambda: False, is_frugal=is_frugal, is_thorough=False)
+    schedule = next((found for found in walk.search() if found is not None), None)
+    return None if schedule is None else simulate(graph, schedule).time_ns

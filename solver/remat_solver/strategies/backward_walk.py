@@ -104,13 +104,15 @@ class Walk:
         )
 
     def _rerun(self, op: int) -> _Run:
-        reads, writes = (*self.lifetimes.reads[op], *self._replay_state(op)), self.lifetimes.writes[op]
+        run, state = self.first_runs[op], self._replay_state(op)
+        if not state:
+            return run
         return _Run(
-            reads=_set_of(reads),
-            writes=_set_of(writes),
-            written_bytes=sum(self.sizes[value] for value in writes),
-            touched=self._touched((*reads, *writes)),
-            workspace_bytes=self.lifetimes.graph.ops[op].workspace_bytes,
+            reads=run.reads | run.replay_state,
+            writes=run.writes & ~run.replay_state,
+            written_bytes=run.written_bytes,
+            touched=(*run.touched, *self._touched(state)),
+            workspace_bytes=run.workspace_bytes,
         )
 
     def _replay_state(self, op: int) -> tuple[int, ...]:

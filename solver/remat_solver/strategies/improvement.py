@@ -81,6 +81,8 @@ class Improvement:
         self.refitting = Refitting(lifetimes)
         self.beams = BeamTries(lifetimes, task.budget_bytes)
         self.walks = first_schedules(lifetimes, task.budget_bytes, should_stop=task.is_over)
+        self.has_walked = False
+        """Whether these walks have been made to their end."""
         self.yields: dict[str, Yield] = {}
         self.has_seeds = False
         self.effort = 1.0
@@ -95,13 +97,15 @@ class Improvement:
         return True
 
     def walk_back(self) -> None:
-        """Goes on with walks that may end in a first schedule, for as long as the first evictions get."""
+        """Goes on with walks that may end in first schedules, each for as long as the first evictions get."""
         stop_s = time.monotonic() + self.seed_s()
         for schedule in self.walks:
             if schedule is not None and self.best.offer(schedule, should_stop=self.task.is_over):
                 self.report("walk back")
-            if self.has_plan() or self.is_past(stop_s):
+                stop_s = time.monotonic() + self.seed_s()
+            if self.is_closed() or self.is_past(stop_s):
                 return
+        self.has_walked = True
 
     def follow(self, found: Round, *, before_ns: int) -> bool:
         """Improves for as long as the round took, or less where that has led to nothing. True if it helps.

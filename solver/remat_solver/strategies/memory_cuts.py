@@ -51,6 +51,8 @@ _FIRST_REFUTATION_S, _FIRST_REFUTATION_OPS = 0.06, 500
 _SECOND_REFUTATION_S = 1.0
 _LATER_REFUTATION_S, _REFUTATION_SHARE = 1.5, 0.2
 """Seconds for such a proof after each round without a plan, but at most this share of the time that is left."""
+_HOPELESS_SHARE = 0.5
+"""Of the time that is left, once, where walks back have found no plan: mostly there is none."""
 _MANY_PEAKS = 4
 """Places at which a first round's schedule exceeds the budget; rounds, which add two stages each, are slow for more."""
 _SHALLOW = 0.1
@@ -109,6 +111,7 @@ class _Search:
         self.refutation = Refutation(task, self.lifetimes)
         self.backward: BackwardBound | None = None
         self.has_raised = False
+        self.has_settled = False
         self.is_near_floor = False
         self.best = Incumbent(self.lifetimes, task.budget_bytes, is_allowed=self.is_allowed)
         self.improvement = Improvement(
@@ -223,8 +226,12 @@ class _Search:
         """Looks for a first schedule where evictions have found none, then for a proof that there is none."""
         if self.is_near_floor:
             self.improvement.walk_back()
-        if self.best.schedule is None:
-            self.refutation.attempt(seconds)
+        if self.best.schedule is not None:
+            return
+        if self.improvement.has_walked and not self.has_settled:
+            self.has_settled = True
+            seconds = max(seconds, _HOPELESS_SHARE * self.task.remaining_s())
+        self.refutation.attempt(seconds)
 
     def raise_wide(self) -> None:
         """Once, from the second round on, where the gap is wide: bounds that rounds do not reach."""

@@ -25,8 +25,8 @@ from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.strategies.backward_walk import State, Walk
 from remat_solver.strategies.wanted_sets import WantedSets
 
-_EFFORT = 200_000
-"""Steps for one attempt. What is found at all took less than a third."""
+_EFFORT = 150_000
+"""Steps for one attempt, some 100,000 a second. What was ever found took fewer."""
 _MOST_STEPS = 5_000
 """For making one value again. Where it takes more, another is the better choice."""
 _DEEPEST = 400
@@ -36,9 +36,18 @@ _DEEPEST = 400
 def first_schedules(
     lifetimes: Lifetimes, budget_bytes: int, *, should_stop: Callable[[], bool]
 ) -> Iterator[list[int] | None]:
-    """Schedules that fit the budget, at most one of each attempt. None now and then, for whoever wants to pause."""
+    """Schedules that fit the budget: one found soon, and mostly a faster one. None now and then, for a pause."""
     for is_thorough in (False, True):
-        yield from MendedWalk(lifetimes, budget_bytes, _EFFORT, should_stop, is_thorough=is_thorough).search()
+        is_found = False
+        for is_frugal in (False, True):
+            walk = MendedWalk(
+                lifetimes, budget_bytes, _EFFORT, should_stop, is_frugal=is_frugal, is_thorough=is_thorough
+            )
+            for schedule in walk.search():
+                is_found |= schedule is not None
+                yield schedule
+        if is_found:
+            return
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +71,22 @@ class _Blocked:
         return self.stops[-1].begun, self.lacking_bytes, self.stops[-1].state[0]
 
 
+@dataclass(frozen=True, slots=True)
+class _Mend:
+    """How to go on from a stop of a walk so that fewer bytes wait at its end, and what that costs by the byte."""
+
+    place: int
+    made: list[_Stop]
+    price: float
+
+
 class MendedWalk(Walk):
     """Looks for one walk back to the first op.
 
-    Inputs are made again the latest first, since what comes earlier often serves those as well. A walk that
-    `is_thorough` tries the earliest first too, where that fails: that asks for less memory, and more time.
+    The largest of the values that wait is made again first, which leads there soonest; a walk that `is_frugal` looks
+    at all of them first, and takes them by the time for each byte that is lacking. Inputs are made again the latest
+    first, since what comes earlier often serves those as well; a walk that `is_thorough` tries the earliest first too,
+    where that fails: that asks for less memory, and more time.
     """
 
     def __init__(
@@ -76,9 +96,11 @@ class MendedWalk(Walk):
         effort: int,
         should_stop: Callable[[], bool],
         *,
+        is_frugal: bool,
         is_thorough: bool,
     ) -> None:
         super().__init__(lifetimes, budget_bytes, effort, should_stop)
+        self.is_frugal = is_frugal
         self.is_thorough = is_thorough
         self.waiting = 0
         """What may be in memory at the blocked op: its values weigh, all others are computed later."""
@@ -103,7 +125,7 @@ class MendedWalk(Walk):
                 if mended[here.begun].any_within(here.state[1]):
                     continue
                 mended[here.begun].add(here.state[1])
-                mends = self._mends(blocked.stops)
+                mends = self._mends(blocked)
             better = next(mends, None)
             if better is not None:
                 heapq.heappush(queue, (rank, next(tie), blocked, mends))
@@ -120,21 +142,29 @@ class MendedWalk(Walk):
             stops.append(_Stop(stage, stage, earlier))
         return _Blocked(stops, 0)
 
-    def _mends(self, stops: list[_Stop]) -> Iterator[_Blocked]:
+    def _mends(self, blocked: _Blocked) -> Iterator[_Blocked]:
         """Walks that make one of the values that wait at the end of this one again: those in the way first."""
-        begun, wanted = stops[-1].begun, stops[-1].state[1]
-        run = self.first_runs[begun - 1]
+        stops = blocked.stops
+        run, wanted = self.first_runs[stops[-1].begun - 1], stops[-1].state[1]
         needed = run.reads | run.writes
-        for value in (*self._by_size(wanted & ~needed), *self._by_size(wanted & needed)):
-            if self._is_spent():
-                return
-            self.waiting = self._computed_before(begun)
-            self.failed.clear()
-            self.limit = self.steps + _MOST_STEPS
-            place = self._widest(stops, value)
-            made = self._make_again_or_make_room(stops[place], value)
-            if made is not None:
-                yield self._go_on(self._replay([*stops[: place + 1], *made], stops[place + 1 :]))
+        for waiting in (wanted & ~needed, wanted & needed):
+            tried = (self._mend(blocked, value) for value in self._by_size(waiting))
+            mends = (mend for mend in tried if mend is not None)
+            for mend in sorted(mends, key=lambda mend: mend.price) if self.is_frugal else mends:
+                yield self._go_on(self._replay([*stops[: mend.place + 1], *mend.made], stops[mend.place + 1 :]))
+
+    def _mend(self, blocked: _Blocked, value: int) -> _Mend | None:
+        stops = blocked.stops
+        self.waiting = self._computed_before(stops[-1].begun)
+        self.failed.clear()
+        self.limit = min(self.steps + _MOST_STEPS, self.effort)
+        place = self._widest(stops, value)
+        made = self._make_again_or_make_room(stops[place], value)
+        if not made:
+            return None
+        freed_bytes = self._waiting_bytes(stops[place]) - self._waiting_bytes(made[-1])
+        time_ns = sum(self.lifetimes.graph.ops[stop.op].time_ns for stop in made)
+        return _Mend(place, made, time_ns / min(freed_bytes, blocked.lacking_bytes))
 
     def _widest(self, stops: list[_Stop], value: int) -> int:
         """Where memory is least full, between the end and the last stop at which the walk reads the value."""

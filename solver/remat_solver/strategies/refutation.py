@@ -24,9 +24,9 @@ _WALK_SHARE = 0.6
 _RESOLUTIONS = (0.05, 0.03, 0.02, 0.01)
 """Values count as large from this share of the budget on."""
 _TURN = 100_000
-"""Steps on the coarsest view before the next gets its turn, which is half as long, and so on."""
+"""Steps on the coarsest view before the next gets its turn, which is half as long, and so on to the graph itself."""
 _WHOLE_TURN = 50_000
-"""Steps on the graph itself."""
+"""Steps on the graph itself before that."""
 
 
 def views(lifetimes: Lifetimes, budget_bytes: int) -> list[Lifetimes]:
@@ -84,13 +84,12 @@ class Refutation:
     def _take_turns(self) -> Iterator[tuple[Judge, int]]:
         """Who walks back next, and for how many steps: on the graph itself, and on coarser views of it."""
         budget = self.task.budget_bytes
-        turns = [(Judge(self.lifetimes, budget), _WHOLE_TURN)]
-        yield turns[0]
-        for rank, view in enumerate(views(self.lifetimes, budget)):
-            turns.append((Judge(view, budget), _TURN >> rank))
-            yield turns[-1]
+        whole = Judge(self.lifetimes, budget)
+        yield whole, _WHOLE_TURN
+        judges = [*(Judge(view, budget) for view in views(self.lifetimes, budget)), whole]
         while True:
-            yield from (turn for turn in turns if turn[0].verdict is None)
+            unsettled = [judge for judge in judges if judge.verdict is None]
+            yield from ((judge, _TURN >> rank) for rank, judge in enumerate(unsettled))
 
     def _raise(self, judge: Judge, needed_bytes: int) -> int:
         """More bytes that every schedule needs, as long as no proof takes longer than the first."""
