@@ -62,6 +62,26 @@ class Counting(Mixing):
         return self.mix(x.mul(2).add_(1))
 
 
+class CountingThroughViews(Mixing):
+    """Counts in place through a view of a buffer once it is told to."""
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.told:
+            self.seen.view(2, -1)[0].add_(1)
+        return x
+
+
+class Tabulating(Mixing):
+    """Makes a table in its first call, and finds it in all others: the result is the same, the ops are not."""
+
+    table: Tensor | None = None
+
+    def between(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.arange(WIDTH).mul(2).cos()
+        return x * self.table
+
+
 class CountingLater(Mixing):
     """Counts in place once it is told to."""
 
@@ -169,7 +189,7 @@ def nothing(_model: nn.Module) -> None:
     pass
 
 
-@pytest.mark.parametrize("block", [Counting, CountingLater])
+@pytest.mark.parametrize("block", [Counting, CountingLater, CountingThroughViews])
 def test_in_place_ops_that_come_and_go_are_passed_over_by_what_they_write(block: Callable[[], nn.Module]) -> None:
     case = chain(block)
     model = planned(case)
@@ -177,6 +197,24 @@ def test_in_place_ops_that_come_and_go_are_passed_over_by_what_they_write(block:
     (plan,) = eager_plans(model)
     assert any(region is not None for region in plan.regions.values())
     assert all(region is None or region.has_side_effects is (block is Counting) for region in plan.regions.values())
+
+
+def test_what_takes_other_ops_the_second_time_is_not_recomputed() -> None:
+    model = Tabulating()
+    step = Step(nn.Sequential(model), (rows(),))
+    assert "a second time" in survey.survey(step, {"0": model})["0"].obstacle
+    assert survey.survey(step, {"0": model})["0"].obstacle == ""  # now it has its table
+
+
+def test_what_is_compiled_inside_is_refused_and_stays() -> None:
+    case = chain(Mixing)
+    model = planned(case)
+    block = model.get_submodule("blocks.2")
+    block.compile(backend="eager")
+    compiled = block._compiled_call_impl
+    with pytest.raises(ApplyError, match=r"blocks.2 is compiled already"):
+        model(rows())
+    assert block._compiled_call_impl is compiled
 
 
 def test_another_plan_is_made_where_modules_stop_training() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw,
 from remat.torch.eager.kept import bytes_kept_by
 from remat.torch.eager.plan import EagerPlan, RegionPlan
 from remat.torch.eager.region_call import RegionCall
-from remat.torch.eager.regions import candidate_regions, own_call
+from remat.torch.eager.regions import Regions, candidate_regions, own_call
 from remat.torch.eager.survey import SurveyedRegion, survey, with_times
 from remat.torch.eager.trial import measure_intervals
 from remat.torch.resident import fixed_bytes, model_tensors
@@ -59,6 +59,7 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     with in_draw(0):
         kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
     candidates = candidate_regions(step.model)
+    _refuse_compiled(candidates)
     draws = full_draws(step)
     cuts = [_cut(step, modules, draws[0], measure, resident, kept_bytes) for modules in candidates]
     cuts = [cut for cut in cuts if cut.regions]
@@ -77,6 +78,13 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     budget_bytes = budget.in_bytes(min(cut.store_all_peak for cut in cuts))
     cut = _best(cuts, budget_bytes, solve_fields)
     return _tried(step, cut, budget_bytes, resident, draws[:MEASURED], solve_fields)
+
+
+def _refuse_compiled(candidates: Iterable[Regions]) -> None:
+    """Raises `ApplyError` for what lies in the slot that stand-ins need."""
+    for path, module in (region for regions in candidates for region in regions.items()):
+        if module._compiled_call_impl is not None:
+            raise ApplyError(f"{path} is compiled already.", hint="Give remat the model as it was before.")
 
 
 def _cut(
@@ -210,8 +218,6 @@ def installed(modules: dict[str, nn.Module]) -> dict[str, RegionCall]:
     """Puts a `RegionCall` into every module's slot; all left alone at first."""
     calls = {path: RegionCall(path, module) for path, module in modules.items()}
     for path, module in modules.items():
-        if module._compiled_call_impl is not None and not isinstance(module._compiled_call_impl, RegionCall):
-            raise ApplyError(f"{path} is compiled already.", hint="Give remat the model as it was before.")
         module._compiled_call_impl = calls[path]
     return calls
 
