@@ -251,6 +251,39 @@ def test_a_norm_of_what_changes_is_not_run_again() -> None:
     assert [op.recomputable for op in norms] == [False, True]
 
 
+def test_readers_of_views_of_what_changes_are_not_run_again() -> None:
+    class Fading(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(WIDTH, WIDTH)
+            self.register_buffer("trace", torch.rand(WIDTH, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            trace = self.get_buffer("trace")
+            scale = trace.t().cos().sum() + trace.split(4)[1].sin().sum()
+            trace.mul_(0.5)
+            return (super().forward(x).tanh() * scale).square().mean()
+
+    graph = capture(Step(Fading(), (rows(),)))
+    recomputable = {op.name: op.recomputable for op in graph.ops if op.name in ("cos", "sin", "tanh")}
+    assert recomputable == {"cos": False, "sin": False, "tanh": True}
+
+
+def test_what_is_no_plain_op_is_not_run_again() -> None:
+    @torch.library.custom_op("remat_tests::halve", mutates_args=("x",))
+    def halve(x: Tensor) -> None:
+        x.mul_(0.5)
+
+    class Halving(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            scale = x.tanh()
+            halve(scale)
+            return (super().forward(x) * scale).square().mean()
+
+    (wrapped,) = [op for op in capture(Step(Halving(WIDTH, WIDTH), (rows(),))).ops if "functionalized" in op.name]
+    assert wrapped.writes
+    assert not wrapped.recomputable
+
+
 def test_what_may_differ_from_run_to_run_is_not_run_again() -> None:
     def recomputable(name: str, *tags: torch.Tag) -> bool:
         double = torch.library.custom_op(f"remat_tests::{name}", lambda x: x * 2, mutates_args=(), tags=tags,
