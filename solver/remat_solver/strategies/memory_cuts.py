@@ -57,12 +57,12 @@ _MANY_PEAKS = 4
 """Places at which a first round's schedule exceeds the budget; rounds, which add two stages each, are slow for more."""
 _SHALLOW = 0.1
 """Overhead up to which ops mostly run again once, for one thing, so that few times suffice."""
-_FIRST_PEAKS, _MORE_PEAKS = 3, 5
-"""How many of the worst become slots of a linear relaxation, and how many if then little is missing."""
-_LITTLE_OPEN = 1.5
-"""An open gap of so many times the asked one."""
+_PEAKS = 5
+"""How many of the worst become slots of a linear relaxation."""
+_FIRST_PEAKS = 3
+"""How many of them become slots of the next round."""
 _PEAKS_SHARE = 0.05
-"""Of the time that is left, for each of these relaxations."""
+"""Of the time that is left, for that relaxation."""
 _WIDE_GAP, _VERY_WIDE_GAP = 0.02, 0.05
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
 _TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
@@ -207,14 +207,17 @@ class _Search:
         timed = TimedRounding(self.task, self.lifetimes, relaxation.engine, overhead_ns=overhead_ns)
         if not timed.relax():
             return
-        self.relax_at(timed.peaks[:_FIRST_PEAKS])
+        has_relaxed = False
         for schedule, rule in timed.roundings():
-            if self.is_closed() or self.task.is_over():
-                return
             self.best.offer_fitted(schedule, (rule,), should_stop=self.task.is_over)
             self.report("recomputes timed")
-        if not self.is_wide(_LITTLE_OPEN * self.task.options.gap):
-            self.relax_at(timed.peaks[:_MORE_PEAKS])
+            if self.best.schedule is None or self.is_wide(_WIDE_GAP):
+                return
+            if not has_relaxed:
+                has_relaxed = True
+                self.relax_at(timed.peaks[:_PEAKS])
+            if self.is_closed() or self.task.is_over():
+                return
         relaxation.slots.update((step, step) for step in timed.peaks[:_FIRST_PEAKS])
 
     def relax_at(self, steps: Sequence[int]) -> None:
