@@ -96,13 +96,13 @@ class Improvement:
         self.report("refit")
         return True
 
-    def walk_back(self) -> None:
-        """Goes on with walks that may end in first schedules, each for as long as the first evictions get."""
-        stop_s = time.monotonic() + self.seed_s()
+    def walk_back(self, seconds: float) -> None:
+        """Goes on with walks that may end in first schedules, each for so long."""
+        stop_s = time.monotonic() + seconds
         for schedule in self.walks:
             if schedule is not None and self.best.offer(schedule, should_stop=self.task.is_over):
                 self.report("walk back")
-                stop_s = time.monotonic() + self.seed_s()
+                stop_s = time.monotonic() + seconds
             if self.is_closed() or self.is_past(stop_s):
                 return
         self.has_walked = True

@@ -48,7 +48,8 @@ _NEAR_THE_FLOOR = 1.5
 """Times the working-set bound: below, a proof that nothing fits is looked for before any model."""
 _FIRST_REFUTATION_S, _FIRST_REFUTATION_OPS = 0.06, 500
 """Seconds on a graph of at most so many ops; on larger ones in proportion."""
-_SECOND_REFUTATION_S = 1.0
+_FIRST_WALK_S, _SECOND_REFUTATION_S = 1.0, 1.0
+"""Seconds for walks back, and for such a proof, before the first round, which may well have a plan."""
 _LATER_REFUTATION_S, _REFUTATION_SHARE = 1.5, 0.2
 """Seconds for such a proof after each round without a plan, but at most this share of the time that is left."""
 _HOPELESS_SHARE = 0.5
@@ -135,7 +136,9 @@ class _Search:
         self.take_known()
         has_tried = self.improvement.try_once()
         if has_tried and self.is_near_floor and self.best.schedule is None:
-            self.settle(_SECOND_REFUTATION_S)
+            self.improvement.walk_back(_FIRST_WALK_S)
+            if self.best.schedule is None:
+                self.refutation.attempt(_SECOND_REFUTATION_S)
         while not self.is_closed() and not self.task.is_over() and self.do_round():
             self.check_target()
         self.share()
@@ -228,7 +231,7 @@ class _Search:
     def settle(self, seconds: float) -> None:
         """Looks for a first schedule where evictions have found none, then for a proof that there is none."""
         if self.is_near_floor:
-            self.improvement.walk_back()
+            self.improvement.walk_back(self.improvement.seed_s())
         if self.best.schedule is not None:
             return
         if self.improvement.has_walked and not self.has_settled:

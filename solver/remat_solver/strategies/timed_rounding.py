@@ -24,6 +24,8 @@ _APART = 3
 """Steps between two places at which memory is limited; what lies between follows."""
 _PLACES_PER_ROUND = 20
 _MOST_ROUNDS = 5
+_MOST_COLUMNS = 4_000
+"""With more, linear programs take seconds, in which rounds get further."""
 _LIMIT_SHARE = 0.05
 """Of the time that is left, for each relaxation."""
 _TOLERANCE = 1e-3
@@ -53,7 +55,9 @@ class TimedRounding:
         self.x: Sequence[float] = ()
 
     def relax(self) -> bool:
-        """Solves the relaxation, with rows of memory wherever it needs them. False if it has no solution."""
+        """Solves the relaxation, with rows of memory wherever it needs them. False if it has no solution, or is large."""
+        if self.model.program.column_count > _MOST_COLUMNS:
+            return False
         for _ in range(_MOST_ROUNDS):
             x = self._solve()
             if x is None:
