@@ -55,7 +55,7 @@ class TimedRounding:
         self.x: Sequence[float] = ()
 
     def relax(self) -> bool:
-        """Solves the relaxation, with rows of memory wherever it needs them. False if it has no solution, or is large."""
+        """Solves the relaxation, with memory rows wherever it needs them. False if it is large or has no solution."""
         if self.model.program.column_count > _MOST_COLUMNS:
             return False
         for _ in range(_MOST_ROUNDS):
