@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 import remat
 from remat.torch import joint_capture
-from remat.torch.adapters import Adapter, adapter_for
+from remat.torch.adapters import Adapter, adapter_for, huggingface
 from remat.torch.attachment import attach, eager_plans, planned_graphs
 from remat.torch.backend import Backend
 from remat_solver.errors import GraphBreak
@@ -32,6 +33,13 @@ Batch = dict[str, Tensor]
 
 def llama() -> nn.Module:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT, num_key_value_heads=1))
+
+
+def llama_as_trainers_run_it() -> nn.Module:
+    """In half precision, and without a cache: the kernel for a mask groups queries another way than that without."""
+    model = llama().bfloat16()
+    model.config.use_cache = False
+    return model
 
 
 def mamba() -> nn.Module:
@@ -58,6 +66,27 @@ def sentences(mask: Tensor | None = None) -> Batch:
 
 def padded() -> Batch:
     return sentences(torch.tensor([[0, 0, 0] + [1] * 5, [1] * 8]))
+
+
+def unmasked(positions: Tensor | None = None) -> Batch:
+    tokens = torch.randint(3, 32, (2, 8))
+    batch = {"input_ids": tokens, "labels": tokens}
+    return batch if positions is None else batch | {"position_ids": positions}
+
+
+def packed() -> Batch:
+    """Two texts in each row."""
+    return unmasked(torch.tensor([[0, 1, 2, 0, 1, 2, 3, 4]]).repeat(2, 1))
+
+
+def positioned() -> Batch:
+    return unmasked(torch.arange(8).repeat(2, 1))
+
+
+def packed_with_a_mask() -> Batch:
+    """The library minds the mask, and takes each row for one text."""
+    batch = packed()
+    return batch | {"attention_mask": torch.ones_like(batch["input_ids"])}
 
 
 def images() -> Batch:
@@ -103,6 +132,32 @@ def test_it_trains_like_eager_in_one_graph(make: Callable[[], nn.Module], batch_
 
 
 @pytest.mark.parametrize(
+    "batch_of", [unmasked, sentences, padded, positioned, packed, packed_with_a_mask], ids=lambda f: f.__name__
+)
+def test_without_a_cache_it_looks_for_texts_as_eager_does(batch_of: Callable[[], Batch]) -> None:
+    assert outcome(llama_as_trainers_run_it, batch_of) == (True, 1)
+
+
+def test_rows_of_one_text_and_of_several_may_take_turns() -> None:
+    def in_turns() -> Callable[[], Batch]:
+        makers = iter((positioned, packed))
+        return lambda: next(makers)()
+
+    eager, _ = trained(llama_as_trainers_run_it, in_turns(), planned=False)
+    ours, graphs = trained(llama_as_trainers_run_it, in_turns(), planned=True)
+    assert graphs == 2
+    assert all(torch.equal(one, other) for one, other in zip(eager, ours, strict=True))
+
+
+@pytest.mark.parametrize("batch_of", [unmasked, sentences, positioned, packed_with_a_mask], ids=lambda f: f.__name__)
+def test_looking_for_texts_while_tracing_changes_results(
+    batch_of: Callable[[], Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface, "_may_hold_several_texts", lambda _: True)
+    assert outcome(llama_as_trainers_run_it, batch_of) == (False, 1)
+
+
+@pytest.mark.parametrize(
     ("make", "batch_of", "expected"),
     [(llama, sentences, (False, 1)), (mamba, sentences, (False, 1)), (resnet, images, (True, 2))],
     ids=["mask of ones", "scan", "classifier"],
@@ -130,10 +185,18 @@ def test_only_masks_of_ones_are_dropped_and_settings_are_put_back() -> None:
     given = padded()
     assert adapter.prepare((), given)[1]["attention_mask"] is given["attention_mask"]
     scanning = [module for module in model.modules() if getattr(module, "use_associative_scan", False)]
-    with adapter.calling():
+    with adapter.calling({}):
         assert not any(module.use_associative_scan for module in scanning)
     assert scanning
     assert all(module.use_associative_scan for module in scanning)
+
+
+def test_models_inside_wrappers_get_the_same_hints() -> None:
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    wrapped = peft.get_peft_model(llama(), settings)
+    assert adapter_for(wrapped).prepare((), sentences())[1]["attention_mask"] is None
+    own = nn.ModuleList([llama()])  # which may do anything with its arguments
+    assert adapter_for(own).prepare((), sentences())[1]["attention_mask"] is not None
 
 
 def wav2vec2() -> nn.Module:
@@ -151,7 +214,7 @@ def test_in_eager_mode_attention_fills_no_cache_and_can_run_again(monkeypatch: p
     model(**batch).backward()
     assert eager_plans(model)[0].left_alone == {}
     assert model.config.use_cache is True
-    monkeypatch.setattr(type(adapter_for(model)), "recomputing", Adapter.calling)
+    monkeypatch.setattr(type(adapter_for(model)), "recomputing", Adapter.recomputing)
     remat.compile(model, mode="eager", budget="100%", loss_fn=lambda output: output.loss)
     model(**batch)
     assert "use_cache" in str(eager_plans(model)[0].left_alone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,8 @@ class Adapter:
         return args, kwargs
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        """Surrounds each call, so that what it sets holds while the model is traced and while guards are checked."""
+    def calling(self, kwargs: Mapping[str, Any]) -> Iterator[None]:
+        """Surrounds each call with `kwargs`: what it sets holds while the model is traced and guards are checked."""
         yield
 
     @contextmanager

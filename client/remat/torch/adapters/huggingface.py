@@ -3,6 +3,8 @@
 * Some models install hooks, or find out what kind of labels they have, in their first call. That is done before it.
 * A mask of ones is dropped by the library in eager mode, which looks at the values, but not while it is traced:
   attention then runs another kernel, and results differ in the last bits. It is dropped here, as eager mode does.
+* Without a mask, and without a cache, the library looks for several texts in one row of positions, again by their
+  values. While it is traced it makes a mask in any case; here it does where eager mode would.
 * Mamba-like models run a parallel scan when they are traced, and a loop in eager mode. The loop is traced here.
 * Decoders fill a cache of keys and values even in training, unless `use_cache` says no: an attention that runs again
   would find it filled. In eager mode it says no, as with the library's own gradient checkpointing.
@@ -23,6 +25,7 @@ from remat.torch.adapters.adapter import Adapter, Arguments
 
 _MASKS = ("attention_mask", "decoder_attention_mask", "encoder_attention_mask")
 _SCAN = "use_associative_scan"
+_FIND_TEXTS = "find_packed_sequence_indices"
 _CHANCES = ("layerdrop", "encoder_layerdrop", "decoder_layerdrop")
 _CLASSIFIER_LOSSES = ("ForSequenceClassification", "ForImageClassification", "ForVideoClassification",
                       "ForAudioClassification")  # fmt: skip
@@ -41,7 +44,7 @@ class HuggingFaceAdapter(Adapter):
 
     def __init__(self, model: nn.Module, pretrained: list[Any]) -> None:
         self._model = pretrained[0]
-        self._is_outermost = pretrained[0] is model
+        self._is_outermost = _without_wrappers(model) is pretrained[0]
         self._scanning = [module for module in model.modules() if getattr(module, _SCAN, False) is True]
         self._configs = list({id(each.config): each.config for each in pretrained}.values())
         for each in pretrained:
@@ -57,8 +60,8 @@ class HuggingFaceAdapter(Adapter):
         return args, {**kwargs, **dict.fromkeys(ones)}
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
-        with _set(self._scanning, {_SCAN: False}):
+    def calling(self, kwargs: Mapping[str, Any]) -> Iterator[None]:
+        with _set(self._scanning, {_SCAN: False}), _looking_for_texts(_may_hold_several_texts(kwargs)):
             yield
 
     @contextmanager
@@ -84,6 +87,41 @@ def _set(owners: Iterable[Any], values: Mapping[str, Any]) -> Iterator[None]:
     finally:
         for owner, name, value in former:
             setattr(owner, name, value)
+
+
+@contextmanager
+def _looking_for_texts(looks: bool) -> Iterator[None]:
+    """Unless it `looks`, the library finds one text in each row inside the block."""
+    library: Any = sys.modules.get("transformers.masking_utils")
+    former = getattr(library, _FIND_TEXTS, None)
+    if looks or former is None:
+        yield
+        return
+    setattr(library, _FIND_TEXTS, _one_text)
+    try:
+        yield
+    finally:
+        setattr(library, _FIND_TEXTS, former)
+
+
+def _one_text(position_ids: Tensor) -> None:
+    """What the library's search returns where each row of positions is one text."""
+
+
+def _may_hold_several_texts(kwargs: Mapping[str, Any]) -> bool:
+    """Whether no mask was given, but positions (models make their own without a gap) that don't rise one by one."""
+    positions = kwargs.get("position_ids")
+    if kwargs.get("attention_mask") is not None or not isinstance(positions, Tensor):
+        return False
+    return bool((positions.diff(dim=-1) != 1).any())
+
+
+def _without_wrappers(model: Any) -> Any:
+    """The model inside of what hands its arguments on: data parallelism, `peft`."""
+    peft = sys.modules.get("peft")
+    while isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module
+    return model.get_base_model() if peft is not None and isinstance(model, peft.PeftModel) else model
 
 
 def _install_hooks(model: Any) -> None:

@@ -1,0 +1,50 @@
+"""Under autocast the forward is traced as it runs, and the backward as PyTorch asks for it: called outside.
+
+A compiler must decide when it traces. `torch.compile` by default takes a backward to be called where its forward was,
+and then casts also what a model computes in full precision (`autocast(enabled=False)` around a loss, say).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+_log = logging.getLogger("remat")
+
+
+@contextmanager
+def backward_outside() -> Iterator[None]:
+    """Inside the block, backwards are traced without the autocast that surrounds the forward."""
+    with torch._functorch.config.patch(backward_pass_autocast="off"):
+        yield
+
+
+def watch_backward(output: Any) -> None:
+    """Has a backward from `output` warn where it is called under autocast, if the forward was."""
+    for tensor in tree_leaves(output):
+        if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_autocast_enabled(tensor.device.type):
+            tensor.register_hook(  # type: ignore[no-untyped-call]
+                partial(_warn_under_autocast, tensor.device.type)
+            )
+
+
+def _warn_under_autocast(device_type: str, _gradient: Tensor | None) -> None:
+    if torch.is_autocast_enabled(device_type):
+        _warn()
+
+
+@cache
+def _warn() -> None:
+    """Says it once, not at each step."""
+    _log.warning(
+        "backward() was called under autocast. The plan runs it as if it were called outside, as PyTorch recommends; "
+        "eager mode would cast some of its ops, so that gradients may differ from its by rounding. Call backward() "
+        "after the autocast block."
+    )

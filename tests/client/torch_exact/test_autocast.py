@@ -1,0 +1,82 @@
+"""Models whose training loop casts: the forward under autocast, the backward outside."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remat.torch import autocast, joint_capture
+from remat.torch.attachment import attach, planned_graphs
+from remat.torch.backend import Backend
+from tests.client.torch_exact.networks import WIDTH, rows
+from tests.client.torch_exact.schedules import evict_all, planner_of
+
+
+class FullPrecisionInside(nn.Module):
+    """A layer that keeps full precision in spite of autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outer = nn.Linear(WIDTH, 2 * WIDTH)
+        self.inner = nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(self.outer(x))
+        with torch.autocast("cpu", enabled=False):
+            return self.inner(hidden.float()).square().mean()  # type: ignore[no-any-return]
+
+
+def under_autocast(model: nn.Module) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return model(rows())  # type: ignore[no-any-return]
+
+
+def gradients(train: Callable[[nn.Module], None], *, planned: bool) -> list[Tensor | None]:
+    torch.manual_seed(3)
+    model = FullPrecisionInside()
+    if planned:
+        attach(model, Backend(model=model, planner=planner_of(evict_all), measure=lambda graph: graph))
+    train(model)
+    assert len(planned_graphs(model)) == planned
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def backward_outside(model: nn.Module) -> None:
+    for _ in range(2):
+        model.zero_grad()
+        under_autocast(model).backward()
+
+
+def backward_inside(model: nn.Module) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(2):
+            model.zero_grad()
+            model(rows()).backward()
+
+
+def equal(ones: list[Tensor | None], others: list[Tensor | None]) -> bool:
+    pairs = zip(ones, others, strict=True)
+    return all(one is not None and other is not None and torch.equal(one, other) for one, other in pairs)
+
+
+def test_what_keeps_full_precision_keeps_it_in_the_backward(caplog: pytest.LogCaptureFixture) -> None:
+    eager = gradients(backward_outside, planned=False)
+    assert equal(eager, gradients(backward_outside, planned=True))
+    assert "under autocast" not in caplog.text
+
+
+def test_without_tracing_the_backward_outside_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = gradients(backward_outside, planned=False)
+    monkeypatch.setattr(joint_capture, "backward_outside", contextlib.nullcontext)
+    assert not equal(eager, gradients(backward_outside, planned=True))
+
+
+def test_a_backward_under_autocast_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    autocast._warn.cache_clear()
+    seen = gradients(backward_inside, planned=True)
+    assert caplog.text.count("backward() was called under autocast") == 1
+    assert equal(seen, gradients(backward_outside, planned=False))
