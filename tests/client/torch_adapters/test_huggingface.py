@@ -191,6 +191,7 @@ def test_only_masks_of_ones_are_dropped_and_settings_are_put_back() -> None:
     assert all(module.use_associative_scan for module in scanning)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # which peft asks for
 def test_models_inside_wrappers_get_the_same_hints() -> None:
     settings = peft.LoraConfig(r=2, target_modules=["q_proj"], task_type="CAUSAL_LM")
     wrapped = peft.get_peft_model(llama(), settings)
