@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from remat.torch.allocation import main_device, tensors_in
+from remat.torch.autocast import forget_casts, outside_autocast
 from remat.torch.peak import measure_peak
 from remat.torch.step import Step
 
@@ -108,9 +109,12 @@ def _clean_slate(step: Step) -> Iterator[dict[str, Tensor]]:
 
 
 def _forward_and_backward(step: Step, call: Callable[..., Any], loss_fn: Callable[[Any], Any] | None) -> Any:
+    forget_casts()
     output = call(*step.args, **dict(step.kwargs or {}))
     output = output if loss_fn is None else loss_fn(output)
-    _objective(output).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    objective = _objective(output)
+    with outside_autocast():
+        objective.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return output
 
 

@@ -19,7 +19,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._guards import CompileContext
 
 from remat.torch.adapters import adapter_for
-from remat.torch.autocast import backward_outside, watch_backward
+from remat.torch.autocast import backward_traced_outside, watch_backward
 from remat.torch.contract import JointGraph, contract
 from remat.torch.decompositions import eager_kernels
 from remat.torch.executor import BoxedFunction, boxed_function
@@ -62,7 +62,7 @@ class JointBackend:
 
     def __call__(self, module: fx.GraphModule, inputs: Sequence[Any], **_options: Any) -> Callable[..., Any]:
         self._began = perf_counter()
-        with eager_kernels(), backward_outside():
+        with eager_kernels(), backward_traced_outside():
             return self._compile(module, inputs)
 
     def _partition(
@@ -97,7 +97,7 @@ class JointBackend:
 
 def traced_backend(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """PyTorch's own `aot_eager`, tracing what eager mode runs, as `JointBackend` does."""
-    with eager_kernels(), backward_outside():
+    with eager_kernels(), backward_traced_outside():
         backend: Any = torch._dynamo.lookup_backend("aot_eager")
         return backend(module, inputs)  # type: ignore[no-any-return]
 

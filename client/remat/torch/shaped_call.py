@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from remat.torch.allocation import tensors_in
+from remat.torch.autocast import present_autocast
 from remat.torch.both_ways import restored
 from remat.torch.breaks import explain
 from remat.torch.joint_capture import MAX_SHAPES
@@ -19,7 +20,7 @@ from remat_solver.budget import Budget
 from remat_solver.errors import ApplyError
 from remat_solver.graph import Graph
 
-ShapeKey = tuple[tuple[tuple[int, ...], torch.dtype] | bool, ...]
+ShapeKey = tuple[tuple[tuple[int, ...] | str, torch.dtype] | bool, ...]
 
 
 class _HasCall(Protocol):
@@ -35,9 +36,12 @@ _Planned = TypeVar("_Planned", bound=_HasCall)
 
 
 def shape_key(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ShapeKey:
-    """What calls that share a plan have in common: shapes and types of their inputs, and which modules are training."""
+    """What calls that share a plan have in common.
+
+    That is the shapes and types of their inputs, which modules are training, and the autocast around them.
+    """
     shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors_in((args, kwargs)))
-    return (*shapes, *(module.training for module in model.modules()))
+    return (*shapes, *present_autocast(), *(module.training for module in model.modules()))
 
 
 def refuse_more_shapes(known: int, most: int) -> None:

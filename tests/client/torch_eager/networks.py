@@ -153,6 +153,18 @@ class Keeping(nn.Module):
         return (x + self.table).square().mean()
 
 
+class Casting(nn.Module):
+    """Runs a model in half precision: autocast casts each weight once, and a recompute does so again."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return self.inner(x)  # type: ignore[no-any-return]
+
+
 class Chain(nn.Module):
     """Blocks one after the other; returns the loss."""
 
@@ -235,4 +247,5 @@ COUNTING = Case(
     batch=lambda _: (rows(),),
 )
 NOISY = Case(name="random numbers", model=lambda: Chain(*(Noisy() for _ in range(4))), batch=lambda _: (rows(),))
-CASES = [NOISY, DROPOUT, CONVOLUTIONS, LIBRARY, COUNTING]
+CASTING = Case(name="autocast inside", model=lambda: Casting(DROPOUT.model()), batch=lambda _: (rows(),))
+CASES = [NOISY, DROPOUT, CONVOLUTIONS, LIBRARY, COUNTING, CASTING]

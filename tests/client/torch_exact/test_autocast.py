@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remat.torch import autocast, joint_capture
-from remat.torch.attachment import attach, planned_graphs
+import remat
+from remat.torch import autocast, both_ways, joint_capture
+from remat.torch.attachment import Mode, attach, eager_plans, planned_graphs
 from remat.torch.backend import Backend
+from remat_solver.errors import VerificationFailed
 from tests.client.torch_exact.networks import WIDTH, rows
 from tests.client.torch_exact.schedules import evict_all, planner_of
 
@@ -71,7 +73,7 @@ def test_what_keeps_full_precision_keeps_it_in_the_backward(caplog: pytest.LogCa
 
 def test_without_tracing_the_backward_outside_it_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     eager = gradients(backward_outside, planned=False)
-    monkeypatch.setattr(joint_capture, "backward_outside", contextlib.nullcontext)
+    monkeypatch.setattr(joint_capture, "backward_traced_outside", contextlib.nullcontext)
     assert not equal(eager, gradients(backward_outside, planned=True))
 
 
@@ -80,3 +82,24 @@ def test_a_backward_under_autocast_is_warned_of(caplog: pytest.LogCaptureFixture
     seen = gradients(backward_inside, planned=True)
     assert caplog.text.count("backward() was called under autocast") == 1
     assert equal(seen, gradients(backward_outside, planned=False))
+
+
+@pytest.mark.parametrize("mode", ["exact", "eager", "pieces"])
+def test_trial_steps_call_their_backward_outside(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Sequential(FullPrecisionInside()))
+    under_autocast(remat.compile(model, mode=mode, budget="100%", verify=True)).backward()
+    if mode == "exact":
+        monkeypatch.setattr(both_ways, "outside_autocast", contextlib.nullcontext)
+        with pytest.raises(VerificationFailed):
+            under_autocast(remat.compile(model, budget="100%", verify=True))
+
+
+def test_in_eager_mode_calls_with_and_without_autocast_have_plans_of_their_own() -> None:
+    torch.manual_seed(3)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3)]
+    model = remat.compile(nn.Sequential(*layers), mode="eager", budget="100%")
+    for _ in range(2):
+        under_autocast(model).square().mean().backward()
+        model(rows()).square().mean().backward()
+    assert len(eager_plans(model)) == 2

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from remat.torch.allocation import tensors_in
+from remat.torch.autocast import forget_casts, outside_autocast
 from remat.torch.eager.plan import OpCall, RegionPlan
 from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import own_call
@@ -33,10 +34,12 @@ def rerun_ns(module: nn.Module, arguments: Any, saved: frozenset[OpCall], *, has
 def _time(call: Any, module: nn.Module, arguments: Any) -> int:
     now = time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
     args, kwargs = arguments
+    forget_casts()
     start = now()
     results = [tensor for tensor in tensors_in(call(*args, **kwargs)) if tensor.requires_grad]
     inputs = [tensor for tensor in (*module.parameters(), *tensors_in(arguments)) if tensor.requires_grad]
     if results:
         ones: list[Tensor] = [torch.ones_like(result) for result in results]
-        torch.autograd.grad(results, inputs, ones, allow_unused=True)
+        with outside_autocast():
+            torch.autograd.grad(results, inputs, ones, allow_unused=True)
     return now() - start

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint
 
 from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
+from remat.torch.autocast import forget_casts
 from remat.torch.both_ways import forked_generators, forked_randomness
 from remat.torch.eager.plan import OpCall
 from remat.torch.eager.regions import Regions, own_call
@@ -161,6 +162,7 @@ def _record(module: nn.Module, copies: Any, device: torch.device) -> tuple[Surve
     """What one run does, and its results without their history."""
     recorder = _Recorder(device=device)
     watching, _ = create_selective_checkpoint_contexts(recorder.note)  # type: ignore[no-untyped-call]
+    forget_casts()  # as a recompute finds them
     with _undone(module), torch.enable_grad():
         recorder.outside.update(storage_key(tensor) for tensor in tensors_in(copies))
         with torch.autograd.graph.saved_tensors_hooks(recorder.note_saved, _never), watching:
