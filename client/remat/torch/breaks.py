@@ -18,6 +18,7 @@ _TORCH_FOLDER = os.path.dirname(torch.__file__)
 _CONTEXT = "Developer debug context:"
 _ADVICE = "Move that line out of the model's forward, or write it with tensor operations."
 _OUR_ADVICE = {
+    "Attempted to wrap RNN, GRU, or LSTM": "Compile the modules before and after it, each by itself.",
     "Module-level backwards hooks": "Put hooks on tensors or parameters (register_hook), or take them off the module.",
 }
 """Ours, where Dynamo's would not help, by how its reason begins."""

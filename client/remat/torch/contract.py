@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from remat.torch import batch_norm, random_state
@@ -281,6 +282,8 @@ def _refuse_symbols(node: fx.Node) -> None:
     if node.target is aten._local_scalar_dense.default:
         raise break_at(node, "it reads a number out of a tensor")
     for leaf in pytree.tree_leaves(node.meta.get("val")):
+        if free_unbacked_symbols(leaf):
+            raise break_at(node, "what it gives has a shape that depends on values")
         is_symbolic = isinstance(leaf, torch.Tensor) and not all(isinstance(size, int) for size in leaf.shape)
         if is_symbolic or isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise CaptureError(

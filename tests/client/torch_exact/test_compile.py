@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from remat_solver.errors import (
 )
 from remat_solver.plan import Plan
 from tests.client.torch_exact import schedules
-from tests.client.torch_exact.networks import CASES, Mlp, Normalised, Tied, rows
+from tests.client.torch_exact.networks import CASES, WIDTH, Mlp, Normalised, Tied, rows
 from tests.client.torch_exact.training import Case, differences, seeded_model, train
 
 DROPOUT = Case(name="dropout", model=Mlp, batch=lambda _: (rows(8192),))
@@ -365,6 +366,47 @@ def test_what_is_compiled_already_is_refused() -> None:
         remat.compile(nn.DataParallel(Mlp()), budget="80%")
     with pytest.raises(ApplyError, match="wrapper"):
         remat.compile(torch.compile(Normalised(), backend="eager"), budget="80%")
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.LSTM(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)[0].mean()  # type: ignore[no-any-return]
+
+
+class Routing(nn.Module):
+    """Sends the rows that are positive through a layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (chosen,) = torch.where(x.sum(1) > 0)
+        return x.index_add(0, chosen, self.layer(x[chosen])).mean()  # type: ignore[no-any-return]
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # Dynamo's own look at it
+@pytest.mark.parametrize(
+    ("make", "reason", "way_out"),
+    [
+        (Recurrent, "RNN, GRU, or LSTM", "before and after it"),
+        (Routing, "a shape that depends on values", "with tensor operations"),
+    ],
+    ids=["recurrent", "routing"],
+)
+def test_what_is_no_one_graph_is_sent_to_the_modes_for_it(
+    make: Callable[[], nn.Module], reason: str, way_out: str
+) -> None:
+    with pytest.raises(GraphBreak, match=reason) as caught:
+        remat.compile(make(), budget="100%")(rows())
+    assert way_out in caught.value.hint
+    assert 'mode="pieces"' in caught.value.hint
+    assert caught.value.where.startswith(__file__)
+    remat.compile(make(), mode="pieces", budget="100%")(rows()).backward()
 
 
 def test_symbolic_shapes_are_refused_with_a_way_out() -> None:
