@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import remat
 from remat.torch import random_state
@@ -368,13 +369,25 @@ def test_what_is_compiled_already_is_refused() -> None:
         remat.compile(torch.compile(Normalised(), backend="eager"), budget="80%")
 
 
-class Recurrent(nn.Module):
+class Normalising(nn.Module):
     def __init__(self) -> None:
         super().__init__()
+        self.layer = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.normalize(self.layer(x))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer behind others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = Normalising()
         self.layers = nn.LSTM(WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)[0].mean()  # type: ignore[no-any-return]
+        return self.layers(self.first(x))[0].mean()  # type: ignore[no-any-return]
 
 
 class Routing(nn.Module):

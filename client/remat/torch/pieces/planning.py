@@ -114,7 +114,10 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     bench = _Bench(step=step, draws=draws, device=device, measure=measure, fixed_bytes=resident, kept_bytes=kept_bytes)
     pieces, call = bench.compiled({})
     if not pieces.graphs:
-        raise ApplyError("the step has no backward to plan.", hint="Call the model in training mode.")
+        raise ApplyError(
+            "PyTorch captures no graph of the step that has a backward.",
+            hint='Call the model in training mode, or compile with mode="eager", which captures nothing.',
+        )
     found = bench.stretches(pieces, call)
     graphs = list({graph.structure_hash: graph for graph in pieces.graphs}.values())
     kinds = [graph.structure_hash for graph in graphs]
