@@ -66,6 +66,8 @@ _PEAKS_SHARE = 0.05
 """Of the time that is left, for that relaxation."""
 _WIDE_GAP, _VERY_WIDE_GAP = 0.02, 0.05
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
+_BETTER_SHARE = 0.25
+"""Of the time that is left, for a better schedule before: where a poor one recomputes, slots serve less."""
 _TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
 """Of the time that is left, for each such bound: until it is better than the relaxation's, and then."""
 
@@ -245,6 +247,8 @@ class _Search:
             return
         self.has_raised = True
         self.follow_back()
+        if self.is_wide(_VERY_WIDE_GAP):
+            self.improvement.improve(_BETTER_SHARE * self.task.remaining_s())
         if self.is_wide(_VERY_WIDE_GAP):
             self.relax_densely(self.best.schedule)
 
