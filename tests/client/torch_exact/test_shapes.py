@@ -82,6 +82,22 @@ def test_the_cap_is_said_and_the_planned_shapes_go_on() -> None:
     assert len(planned_graphs(model)) == 2
 
 
+class Annealed(Mlp):
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        return super().forward(x) * scale
+
+
+def test_a_number_that_changes_at_each_step_is_named_as_a_cause() -> None:
+    model = remat.compile(Annealed(), budget="100%", max_shapes=2)
+    for scale in (1.0, 0.5):
+        model(rows(), scale=scale)
+    with pytest.raises(CaptureError, match=r"numbers among its arguments.*\. .*make numbers that change .* tensors"):
+        model(rows(), scale=0.25)
+    model = remat.compile(Annealed(), budget="100%", max_shapes=1)
+    for scale in (1.0, 0.5, 0.25):
+        model(rows(), scale=torch.tensor(scale))
+
+
 @pytest.mark.parametrize(
     "question",
     [
