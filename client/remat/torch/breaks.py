@@ -34,10 +34,10 @@ def explain(error: BaseException) -> RematError | None:
         return explain(error.inner_exception)
     if isinstance(error, exc.FailOnRecompileLimitHit):
         return CaptureError(
-            "the model was called in more ways (input shapes, training or not, numbers among its arguments or its modules' "
-            "attributes) than max_shapes allows. PyTorch's warning about its recompile_limit says what changed last.",
-            hint="Pad batches to a few shapes, each of which has its own plan; make numbers that change from step to step "
-            "tensors; or raise max_shapes.",
+            "the model was called in more ways than max_shapes allows: input shapes, training or not, numbers among "
+            "arguments or attributes. PyTorch's warning about its recompile_limit says what changed last.",
+            hint="Pad batches to a few shapes, each of which has its own plan; make numbers that change from step to "
+            "step tensors; or raise max_shapes.",
         )
     if isinstance(error, (exc.Unsupported, exc.UserError, exc.TorchRuntimeError, GuardOnDataDependentSymNode)):
         return _graph_break(error)
