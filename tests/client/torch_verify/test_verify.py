@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import remat
 from remat.torch import Step, capture, measure
@@ -91,6 +91,26 @@ def test_what_tracing_changes_is_said_and_not_blamed_on_the_plan() -> None:
     verification = remat.verify(step, _plan(step, 1.0))
     assert verification.identical_to == "aot_eager"
     assert "output 0" in verification.eager_difference
+
+
+class UnequalInside(Unequal):
+    """The same behind a layer that keeps full precision under autocast."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            x = torch.tanh(self.first(x))
+        return super().forward(x)
+
+
+def test_the_trace_is_compared_as_plans_are_traced() -> None:
+    model = UnequalInside()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        remat.compile(model, budget="100%")
+        assert remat.verify(model, None, torch.randn(5, 8)).identical_to == "aot_eager"
 
 
 def test_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
