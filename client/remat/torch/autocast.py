@@ -53,8 +53,9 @@ def present_autocast() -> tuple[tuple[str, torch.dtype], ...]:
 
 def watch_backward(output: Any) -> None:
     """Has a backward from `output` warn where it is called under autocast, if the forward was."""
-    for tensor in tree_leaves(output):
-        if isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_autocast_enabled(tensor.device.type):
+    kinds = {kind for kind, _ in present_autocast()}
+    for tensor in tree_leaves(output) if kinds else ():
+        if isinstance(tensor, Tensor) and tensor.requires_grad and tensor.device.type in kinds:
             tensor.register_hook(  # type: ignore[no-untyped-call]
                 partial(_warn_under_autocast, tensor.device.type)
             )

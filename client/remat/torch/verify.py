@@ -17,8 +17,9 @@ from torch import nn
 
 from remat.torch import random_state
 from remat.torch.attachment import Mode, apply, planned_graphs, planned_loss_fn, planned_mode
+from remat.torch.autocast import backward_traced_outside
 from remat.torch.both_ways import Outcome, first_difference, restored, run_once, run_unmeasured
-from remat.torch.joint_capture import compiled_call, traced_backend
+from remat.torch.joint_capture import compiled_call
 from remat.torch.record import PlannedGraph
 from remat.torch.step import Step
 from remat_solver.budget import format_bytes
@@ -149,8 +150,9 @@ def _run_planned(
 
 
 def _compare_with_trace(step: Step, planned: Outcome, loss_fn: Callable[[Any], Any] | None) -> None:
-    traced_call = compiled_call(step.model, traced_backend, loss_fn)
-    difference = first_difference(planned, run_once(step, traced_call, None))
+    traced_call = compiled_call(step.model, torch._dynamo.lookup_backend("aot_eager"), loss_fn)
+    with backward_traced_outside():  # as all trial steps call it
+        difference = first_difference(planned, run_once(step, traced_call, None))
     if difference:
         raise VerificationFailed(
             f"the planned step differs from the unmodified one: {difference}.",

@@ -13,7 +13,6 @@ import remat
 from remat.torch import autocast, both_ways, joint_capture
 from remat.torch.attachment import Mode, attach, eager_plans, planned_graphs
 from remat.torch.backend import Backend
-from remat_solver.errors import VerificationFailed
 from tests.client.torch_exact.networks import WIDTH, rows
 from tests.client.torch_exact.schedules import evict_all, planner_of
 
@@ -85,14 +84,18 @@ def test_a_backward_under_autocast_is_warned_of(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("mode", ["exact", "eager", "pieces"])
-def test_trial_steps_call_their_backward_outside(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_made_under_autocast_are_verified(mode: Mode) -> None:
     torch.manual_seed(3)
-    model = nn.Sequential(nn.Sequential(FullPrecisionInside()))
-    under_autocast(remat.compile(model, mode=mode, budget="100%", verify=True)).backward()
-    if mode == "exact":
+    model = remat.compile(nn.Sequential(nn.Sequential(FullPrecisionInside())), mode=mode, budget="100%", verify=True)
+    under_autocast(model).backward()
+
+
+def test_trial_steps_call_their_backward_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = remat.compile(FullPrecisionInside(), budget="100%")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert remat.verify(model, None, rows()).identical_to == "eager"
         monkeypatch.setattr(both_ways, "outside_autocast", contextlib.nullcontext)
-        with pytest.raises(VerificationFailed):
-            under_autocast(remat.compile(model, budget="100%", verify=True))
+        assert remat.verify(model, None, rows()).identical_to == "aot_eager"
 
 
 def test_in_eager_mode_calls_with_and_without_autocast_have_plans_of_their_own() -> None:

@@ -106,7 +106,7 @@ class UnequalInside(Unequal):
         return super().forward(x)
 
 
-def test_the_trace_is_compared_as_plans_are_traced() -> None:
+def test_the_trace_calls_its_backward_outside_of_autocast_too() -> None:
     model = UnequalInside()
     with torch.autocast("cpu", dtype=torch.bfloat16):
         remat.compile(model, budget="100%")
