@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -170,6 +171,9 @@ def test_ways_lead_from_all_saved_to_nothing_saved() -> None:
     kept = {graph.producer[value] for value in read} - set(frugal[waits + 1 :]) - {boundary_of(graph)}
     assert again
     assert not any(graph.ops[op].recomputable for op in kept)
+    once = min(again)
+    ops = (*graph.ops[:once], replace(graph.ops[once], recomputable=False), *graph.ops[once + 1 :])
+    assert nothing_saved(replace(graph, ops=ops)).count(once) == 1 < frugal.count(once)
 
 
 class Adding(nn.Module):
