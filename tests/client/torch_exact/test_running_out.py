@@ -33,6 +33,9 @@ def scale(x: Tensor, phase: str) -> Tensor:
     if failures[phase] > 0:
         failures[phase] -= 1
         torch.empty(2**55, dtype=torch.uint8)
+    if failures[f"{phase} otherwise"] > 0:
+        failures[f"{phase} otherwise"] -= 1
+        raise RuntimeError("another failure")
     return x * 1.5
 
 
@@ -137,6 +140,53 @@ def train_first_two(model: nn.Module, failing: dict[str, int]) -> list[Tensor]:
     failures.update(failing)
     model(rows(40)).backward()
     return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_the_random_state_after_a_repeated_backward_is_that_before_it() -> None:
+    model = planned()
+    model(rows(40)).backward()
+    torch.manual_seed(1)
+    loss = model(rows(40))
+    torch.rand(3)  # what the loop draws between forward and backward is drawn once
+    before = torch.get_rng_state()
+    failures["backward"] = 1
+    loss.backward()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_no_step_is_repeated_that_failed_otherwise() -> None:
+    model = planned()
+    model(rows(40)).backward()
+    loss = model(rows(40))
+    failures["backward otherwise"] = 1
+    with pytest.raises(RuntimeError, match="another failure"):
+        loss.backward()
+
+
+def test_no_step_is_repeated_from_what_has_changed_since() -> None:
+    model = planned()
+    model(rows(40)).backward()
+    loss = model(rows(40))
+    with torch.no_grad():
+        model.get_parameter("layers.0.bias").add_(1)  # which no backward reads, but a forward does
+    failures["backward"] = 1
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        loss.backward()
+
+
+def test_a_repeated_step_is_not_cast_by_what_surrounds_its_backward() -> None:
+    gradients = []
+    for failing in (0, 1):
+        model = planned()
+        torch.manual_seed(1)
+        model(rows(40)).backward()
+        model.zero_grad()
+        loss = model(rows(40))
+        failures["backward"] = failing
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(failing)):
+            loss.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert are_equal(*gradients)
 
 
 def test_a_backward_after_a_later_forward_is_not_repeated() -> None:
