@@ -45,19 +45,30 @@ def find_resident(graph: Graph) -> Resident:
     return Resident(bytes_at=tuple(bytes_at), since=since, until=tuple(until))
 
 
-def working_set_bound(graph: Graph) -> int:
-    """Bytes below which no schedule of `graph` fits, in O(edges): every op needs its working set once.
+def working_sets(graph: Graph) -> list[int]:
+    """For each op the bytes without which it can't run for the first time, in O(edges).
 
-    Take the first run of op v in any schedule whose first runs keep the graph's order. In memory then
-    are, for certain, what v reads and writes, its workspace, every output written so far, and every
-    value of an earlier op that may not be recomputed and that some later op still reads. The bound is
-    the largest such union, `fixed_bytes` included. It makes no assumption on recomputations, so that
-    its proof scope is "order". On most graphs it equals the least feasible budget.
+    Take that run in any schedule whose first runs keep the graph's order. In memory then are, for certain, what the op
+    reads and writes, its workspace, every output written so far, and every value of an earlier op that may not be
+    recomputed and that some later op still reads. No assumption is made on recomputations.
     """
     resident = find_resident(graph)
-    bound = graph.fixed_bytes
+    found = []
     for v, op in enumerate(graph.ops):
         own = {value for value in (*op.reads, *graph.written_by(v)) if not resident.holds(value, v)}
-        own_bytes = sum(graph.sizes[value] for value in own)
-        bound = max(bound, resident.bytes_at[v] + op.workspace_bytes + own_bytes)
-    return bound
+        found.append(resident.bytes_at[v] + op.workspace_bytes + sum(graph.sizes[value] for value in own))
+    return found
+
+
+def working_set_bound(graph: Graph) -> int:
+    """Bytes below which no schedule of `graph` fits (proof scope "order"): every op needs its working set once.
+
+    `fixed_bytes` are included. On most graphs it equals the least feasible budget.
+    """
+    return max(working_sets(graph), default=graph.fixed_bytes)
+
+
+def tightest_first(graph: Graph) -> list[int]:
+    """The ops, those with the largest working sets first."""
+    needed = working_sets(graph)
+    return sorted(range(len(graph)), key=lambda op: (-needed[op], op))

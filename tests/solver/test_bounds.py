@@ -1,6 +1,6 @@
 """The working-set bound: worked examples, and never above what is feasible."""
 
-from remat_solver.bounds import working_set_bound
+from remat_solver.bounds import tightest_first, working_set_bound, working_sets
 from remat_solver.graph import Graph
 from tests.solver.free_optimum import free_optimum
 from tests.solver.graphs import chain, op
@@ -22,6 +22,12 @@ def test_a_value_that_cannot_be_recomputed_stays_until_its_last_reader():
     assert working_set_bound(Graph(ops=ops)) == 7 + 2 + 2
     unread = (op("a", sizes=(7,), recomputable=False), op("b", sizes=(2,)), op("c", 1, sizes=(2,)))
     assert working_set_bound(Graph(ops=unread)) == 7
+
+
+def test_each_op_has_its_own_working_set_and_the_tightest_come_first():
+    graph = Graph(ops=(op("a", sizes=(3,)), op("b", 0, sizes=(5,)), op("c", 0, 1, sizes=(2,)), op("d", 2, sizes=(8,))))
+    assert working_sets(graph) == [3, 3 + 5, 3 + 5 + 2, 2 + 8]
+    assert tightest_first(graph) == [2, 3, 1, 0]
 
 
 def test_chain():

@@ -123,6 +123,16 @@ def test_a_pool_outlives_its_model() -> None:
     assert relaxed_objective(finer.program) > plain + 100
 
 
+def test_without_its_slots_a_cut_says_nothing() -> None:
+    """Read as one of the slots that are there, it would cut off schedules."""
+    lifetimes, first = split_chain(14, 16, 18)
+    pool: list[Cut] = []
+    strengthen(lifetimes, first, pool, relax)
+    _, other = split_chain(15, 17, 19)
+    assert any(isinstance(cut, RangeCut) for cut in pool)
+    assert not any(add_cut(other, cut) for cut in pool if isinstance(cut, RangeCut))
+
+
 def test_slack_cuts_leave_the_program_and_the_pool() -> None:
     lifetimes, model = split_chain(14, 16, 18)
     rows = model.program.row_count

@@ -2,7 +2,7 @@
 
 import pytest
 
-from remat_solver.bounds import working_set_bound
+from remat_solver.bounds import tightest_first, working_set_bound
 from remat_solver.errors import InfeasibleBudget
 from remat_solver.graph import Graph
 from remat_solver.solve import solve
@@ -27,7 +27,7 @@ def bound_of(graph: Graph, *, at_least: int = 0, node_limit: int = 300) -> int:
     """Bytes below which nothing fits, from tracing every op back."""
     trace_back = TraceBack(graph)
     bound = at_least
-    for traced in trace_back.tightest_first():
+    for traced in tightest_first(graph):
         bound = trace_back.bound_bytes(traced, at_least=bound, node_limit=node_limit)
     return bound
 

@@ -34,7 +34,7 @@ MIN_VIOLATION = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class RangeCut:
-    """One cut, in terms that outlive the model: it can be written as a row of any model that has its slots.
+    """One cut, in terms that outlive the model: it can be written as a row of every model that has its slots.
 
     `base`: the slot before the range. `path`: values from the demanded one back to one that `producer`
     writes. The demand is the first run of op `reader`, or `path[0]` in memory at slot `held_at`.
@@ -59,8 +59,10 @@ def add_cut(model: CutModel, cut: RangeCut) -> bool:
 
 
 def _terms(model: CutModel, cut: RangeCut) -> tuple[dict[int, float], float] | None:
-    """Columns with coefficients, and the row's lower bound; None for a row that holds by itself."""
-    first = bisect_left(model.slots, cut.base)
+    """Columns with coefficients, and the lower bound; None without the slots, or for a row that holds by itself."""
+    first = _position(model, cut.base)
+    if first is None:
+        return None
     row: dict[int, float] = {}
     for value in cut.path:
         column = model.kept[first].get(value)
@@ -74,17 +76,23 @@ def _terms(model: CutModel, cut: RangeCut) -> tuple[dict[int, float], float] | N
         last_slot = last
     else:
         assert cut.held_at is not None
-        last = bisect_left(model.slots, cut.held_at)
-        last_slot = last + 1
-        held = model.kept[last].get(cut.path[0])
-        if held is None:
+        position = _position(model, cut.held_at)
+        held = None if position is None else model.kept[position].get(cut.path[0])
+        if position is None or held is None:
             return None
+        last, last_slot = position, position + 1
         if held != ONE:
             row[held] = row.get(held, 0.0) - 1.0
             lower = 0.0
     for column in runs_in(model, cut.producer, range(first + 1, last + 1), range(first + 1, last_slot)):
         row[column] = row.get(column, 0.0) + 1.0
     return row, lower
+
+
+def _position(model: CutModel, slot: Slot) -> int | None:
+    """Which of the model's slots it is, if any."""
+    position = bisect_left(model.slots, slot)
+    return position if model.slots[position : position + 1] == (slot,) else None
 
 
 def runs_in(model: CutModel, op: int, intervals: range, slots: range) -> Iterator[int]:

@@ -182,15 +182,19 @@ class Improvement:
         """Half of a round's, up to a limit: what gives no schedule by then seldom gives a good one later."""
         return min(self.relaxation.limit_s / 2, _GUESS_S * max(1.0, len(self.graph) / _GUESS_OPS))
 
-    def improve(self, seconds: float) -> bool:
-        """Neighbourhood search for that long: to a first schedule that fits, then to faster ones. True if it helps."""
+    def improve(self, seconds: float, *, is_enough: Callable[[], bool] | None = None) -> bool:
+        """Neighbourhood search for that long: to a first schedule that fits, then to faster ones. True if it helps.
+
+        `is_enough`: whether to stop earlier; by default where nothing better is asked for.
+        """
+        is_enough = is_enough or self.is_closed
         if self.best.nearest is None and not self.has_plan():
             return False
         if self.neighbourhoods is None:
             self.neighbourhoods = NeighbourhoodSearch(self.lifetimes, self.relaxation.engine)
         stop_s = time.monotonic() + seconds
         is_better = self.has_plan() and self.press(stop_s - seconds / 2)
-        while not self.is_closed() and not self.is_past(stop_s):
+        while not is_enough() and not self.is_past(stop_s):
             if not self.has_plan():
                 self.approach()
                 if self.has_plan():

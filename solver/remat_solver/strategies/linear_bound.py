@@ -4,21 +4,22 @@ Where ops run several times, what counts is how memory is shared between many mo
 these is too large to be solved in integers, and rounds that add two stages each do not get there. Its linear relaxation
 with range cuts, however, rises with every slot, and is solved in seconds.
 
-The moments are the first runs before which the best schedule recomputes something, and later those halfway between
-them. Slots there assume no order of recomputations (proof scope "order"). At first only some are taken: a coarse model
-shows cheaply which cuts matter in a finer one.
+The moments are first runs, so that slots there assume no order of recomputations (proof scope "order"). Those of the
+ops with the largest working sets, beside which little else fits, say most. Those before which the best schedule
+recomputes something divide the time in which ops run again. At first only some of both are taken: a coarse model shows
+cheaply which cuts matter in a finer one.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 
+from remat_solver.bounds import tightest_first
 from remat_solver.strategies.relaxation import Relaxation
 
-_FIRST_STAGES = 8
-"""At most twice as many in the first model."""
+_FIRST_STAGES = 12
+"""Of either kind, in the first model."""
 
 
 class LinearBound:
@@ -26,7 +27,7 @@ class LinearBound:
 
     def __init__(self, relaxation: Relaxation, schedule: Sequence[int]) -> None:
         self.relaxation = relaxation
-        self.levels = _denser_and_denser(busy_stages(schedule))
+        self.levels = list(_denser_and_denser(busy_stages(schedule), tightest_first(relaxation.graph)))
 
     def raise_for(self, seconds: float, *, enough_ns: float) -> bool:
         """Raises the bound for so long, until it is `enough_ns`, or until nothing is left to add. True if it rose."""
@@ -54,9 +55,18 @@ def busy_stages(schedule: Sequence[int]) -> list[int]:
     return stages
 
 
-def _denser_and_denser(stages: list[int]) -> list[list[int]]:
-    """Some of the stages, all of them, then those halfway between neighbours as well, and so on."""
-    levels = [stages[:: max(1, len(stages) // _FIRST_STAGES)], stages]
-    while levels[-1] != (denser := sorted({*levels[-1], *((a + b) // 2 for a, b in pairwise(levels[-1]))})):
-        levels.append(denser)
-    return levels
+def _denser_and_denser(busy: Sequence[int], tightest: Sequence[int]) -> Iterator[list[int]]:
+    """Some of the busy stages and of the tightest ops; with these others, twice as many of both, and so on to all."""
+    stages: set[int] = set()
+    count = _FIRST_STAGES
+    while count < 2 * len(tightest):
+        stages |= {*_spread(busy, count), *tightest[:count]}
+        yield sorted(stages)
+        count *= 2
+
+
+def _spread(stages: Sequence[int], count: int) -> Sequence[int]:
+    """So many of the stages, the first and the last among them; all if there are no more."""
+    if count >= len(stages):
+        return stages
+    return [stages[position * (len(stages) - 1) // (count - 1)] for position in range(count)]

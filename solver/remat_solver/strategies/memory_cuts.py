@@ -66,10 +66,12 @@ _PEAKS_SHARE = 0.05
 """Of the time that is left, for that relaxation."""
 _WIDE_GAP, _VERY_WIDE_GAP = 0.02, 0.05
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
-_BETTER_SHARE = 0.25
-"""Of the time that is left, for a better schedule before: where a poor one recomputes, slots serve less."""
 _TRIAL_SHARE, _RAISE_SHARE = 0.05, 0.6
 """Of the time that is left, for each such bound: until it is better than the relaxation's, and then."""
+_BETTER_SHARE = 0.25
+"""Of the time that is left, for a better schedule than that of such a trial: where it recomputes, slots serve more."""
+_DENSE_SHARE = 0.3
+"""Of the time that is left, for the linear bound after that."""
 
 
 def memory_cuts(task: Task) -> Found:
@@ -248,9 +250,7 @@ class _Search:
         self.has_raised = True
         self.follow_back()
         if self.is_wide(_VERY_WIDE_GAP):
-            self.improvement.improve(_BETTER_SHARE * self.task.remaining_s())
-        if self.is_wide(_VERY_WIDE_GAP):
-            self.relax_densely(self.best.schedule)
+            self.relax_densely()
 
     def is_wide(self, gap: float) -> bool:
         return self.best.time_ns - self.relaxation.bound_ns > gap * self.graph.total_time_ns
@@ -269,15 +269,22 @@ class _Search:
             self.best.offer(backward.schedule, should_stop=self.task.is_over)
         self.report("followed back")
 
-    def relax_densely(self, schedule: Sequence[int]) -> None:
-        """The bound of `linear_bound`; where that leads, rounds can't raise it soon, and schedules get time first."""
-        linear = LinearBound(self.relaxation, schedule)
+    def relax_densely(self) -> None:
+        """The bound of `linear_bound`, around a better schedule; where it leads, rounds can't raise the bound soon."""
+        does_lead = self.relax_around_best(_TRIAL_SHARE)
+        better_s = _BETTER_SHARE * self.task.remaining_s()
+        self.improvement.improve(better_s, is_enough=lambda: not self.is_wide(_VERY_WIDE_GAP))
+        if does_lead:
+            self.relax_around_best(_DENSE_SHARE)
+            self.improvement.improve(_RAISE_SHARE * self.task.remaining_s())
+
+    def relax_around_best(self, share: float) -> bool:
+        assert self.best.schedule is not None
+        linear = LinearBound(self.relaxation, self.best.schedule)
         enough_ns = self.best.time_ns - self.gap_ns()
-        if not linear.raise_for(_TRIAL_SHARE * self.task.remaining_s(), enough_ns=enough_ns):
-            return
-        linear.raise_for(_RAISE_SHARE * self.task.remaining_s(), enough_ns=enough_ns)
+        has_risen = linear.raise_for(share * self.task.remaining_s(), enough_ns=enough_ns)
         self.report("relaxed densely")
-        self.improvement.improve(_RAISE_SHARE * self.task.remaining_s())
+        return has_risen
 
     def aim(self) -> None:
         """Tells the next round of the incumbent, in one of two ways.

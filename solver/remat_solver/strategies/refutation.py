@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from remat_solver.bounds import tightest_first
 from remat_solver.formulation.lifetimes import Lifetimes, only_large
 from remat_solver.strategies.backward_walk import Judge
 from remat_solver.strategies.base import Task
@@ -109,7 +110,7 @@ class Refutation:
         )
 
     def _deeper_and_deeper(self) -> Iterator[tuple[int, int]]:
-        tightest = self.trace_back.tightest_first()[:_MOST_OPS]
+        tightest = tightest_first(self.task.graph)[:_MOST_OPS]
         node_limit = _FIRST_NODES
         while True:
             for rank, op in enumerate(tightest):

@@ -55,10 +55,6 @@ class TraceBack:
         self.resident = find_resident(graph)
         self.nodes = 0
 
-    def tightest_first(self) -> list[int]:
-        """The ops, those that need the most memory for themselves first."""
-        return sorted(range(len(self.graph)), key=lambda op: (-self.working_set_bytes(op), op))
-
     def working_set_bytes(self, op: int) -> int:
         """Memory without which the op can't run for the first time."""
         return self._peak_bytes(op, op, frozenset())
