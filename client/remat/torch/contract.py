@@ -264,7 +264,7 @@ def _add_node(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase) ->
     if node.op == "get_attr":
         _add_input(ops, node)
         return
-    _refuse_symbols(node)
+    _refuse_odd_results(node)
     if node.target is operator.getitem:
         _add_part(ops, node)
         return
@@ -278,10 +278,15 @@ def _add_node(ops: _Ops, node: fx.Node, frozen: frozenset[int], phase: Phase) ->
         _add_op(ops, node, frozen, phase, pure=not any(known))
 
 
-def _refuse_symbols(node: fx.Node) -> None:
+def _refuse_odd_results(node: fx.Node) -> None:
     if node.target is aten._local_scalar_dense.default:
         raise break_at(node, "it reads a number out of a tensor")
     for leaf in pytree.tree_leaves(node.meta.get("val")):
+        if isinstance(leaf, torch.Tensor) and leaf.layout is not torch.strided:
+            raise CaptureError(
+                f"{node.name} gives a sparse tensor, which owns no memory of its own that could be planned.",
+                hint='Make embeddings with sparse=False, or compile with mode="eager".',
+            )
         if free_unbacked_symbols(leaf):
             raise break_at(node, "what it gives has a shape that depends on values")
         is_symbolic = isinstance(leaf, torch.Tensor) and not all(isinstance(size, int) for size in leaf.shape)

@@ -153,6 +153,86 @@ class Keeping(nn.Module):
         return (x + self.table).square().mean()
 
 
+class Attending(nn.Module):
+    """Attention layers of PyTorch's own, each given one tensor three times: they ask whether keys *are* the queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.MultiheadAttention(WIDTH, 4, dropout=0.1, batch_first=True) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x, x, x, need_weights=False)[0]
+        return x.square().mean()
+
+
+class Hooked(nn.Module):
+    """Hangs hooks on what its blocks return, and keeps a gradient there: both need results that have a history."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+            x.register_hook(lambda gradient: gradient * 1.5)
+            x.retain_grad()
+        return x.square().mean()
+
+
+class Differentiating(nn.Module):
+    """Takes a gradient with respect to its input in the midst of its forward, as models of forces do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.detach().requires_grad_()
+        y = x
+        for block in self.blocks:
+            y = y + block(y)
+        energy = y.square().mean()
+        (forces,) = torch.autograd.grad(energy, x, create_graph=True)
+        return energy + forces.square().sum()
+
+
+class DifferentiatingInside(nn.Module):
+    """A block that takes such a gradient by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(self.mix(y).sum(), y, create_graph=True)
+        return x + slope
+
+
+class Transforming(nn.Module):
+    """A block that PyTorch's checkpoint can't run: a transform of a function inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.func.vmap(torch.func.grad(lambda row: self.mix(row).sum()))(x)
+
+
+class Repeating(nn.Module):
+    """A BatchNorm that runs three times in one block, and counts its batches in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.mix(self.mix(self.mix(x)))  # type: ignore[no-any-return]
+
+
 class Casting(nn.Module):
     """Runs a model in half precision: autocast casts each weight once, and a recompute does so again."""
 
@@ -248,4 +328,14 @@ COUNTING = Case(
 )
 NOISY = Case(name="random numbers", model=lambda: Chain(*(Noisy() for _ in range(4))), batch=lambda _: (rows(),))
 CASTING = Case(name="autocast inside", model=lambda: Casting(DROPOUT.model()), batch=lambda _: (rows(),))
-CASES = [NOISY, DROPOUT, CONVOLUTIONS, LIBRARY, COUNTING, CASTING]
+ATTENDING = Case(name="one tensor three times", model=Attending, batch=lambda _: (torch.randn(4, 64, WIDTH),))
+HOOKED = Case(name="hooks on results", model=Hooked, batch=lambda _: (rows(),))
+REPEATING = Case(
+    name="one batch norm three times", model=lambda: Chain(*(Repeating() for _ in range(4))), batch=lambda _: (rows(),)
+)
+OBSTINATE = Case(
+    name="blocks that can't be recomputed",
+    model=lambda: Chain(Block(), Transforming(), DifferentiatingInside(), Block()),
+    batch=lambda _: (rows(),),
+)
+CASES = [NOISY, DROPOUT, CONVOLUTIONS, LIBRARY, COUNTING, CASTING, ATTENDING, HOOKED, REPEATING, OBSTINATE]

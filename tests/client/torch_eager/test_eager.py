@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 import remat
 from remat.torch import batch_norm
@@ -17,8 +18,9 @@ from remat.torch.eager import saving
 from remat.torch.eager.compile import EagerCall, Planned
 from remat.torch.eager.draws import highest_peak
 from remat.torch.eager.plan import EagerPlan
-from remat.torch.eager.planning import installed
 from remat.torch.eager.region_call import RegionCall
+from remat.torch.eager.stand_ins import installed
+from remat.torch.eager.survey import _Recorder
 from remat.torch.peak import measure_peak
 from remat.torch.shaped_call import shape_key
 from remat.torch.step import Step
@@ -34,6 +36,7 @@ from tests.client.torch_eager.networks import (
     Block,
     Caching,
     Chain,
+    Differentiating,
     Forgetful,
     Keeping,
     Library,
@@ -83,6 +86,24 @@ def test_training_is_identical_and_within_the_budget(case: Case) -> None:
         assert plan.recompute_ns > 0
         assert plan.measured_peak_bytes <= plan.budget_bytes < plan.store_all_peak_bytes
         assert peak_of_a_step(case, model, plan) <= plan.budget_bytes
+
+
+def test_a_forward_that_takes_a_gradient_trains_identically() -> None:
+    """Little can be saved there, as that gradient keeps what it is made of."""
+    case = Case(name="", model=Differentiating, batch=lambda _: (rows(),))
+    model = remat.compile(seeded_model(case), mode="eager", budget="100%")
+    assert differences(train(case, seeded_model(case)), train(case, model)) == []
+
+
+def test_what_is_made_where_something_was_freed_is_not_taken_for_an_input() -> None:
+    """A constant is freed after use, and the next result may lie where it lay."""
+    recorder = _Recorder(device=torch.device("cpu"))
+    with create_selective_checkpoint_contexts(recorder.note)[0]:
+        made = torch.ones(8)
+        for _ in range(20):
+            made = made.add(torch.tensor(1.0)).clone()
+            made[:4].mul_(2)
+    assert recorder.finish(made).obstacle == ""
 
 
 def test_a_model_that_breaks_the_graph_is_told_of_eager_mode() -> None:

@@ -23,6 +23,7 @@ from remat.torch.peak import measure_peak
 from remat.torch.report import saved_values
 from remat_solver.errors import (
     ApplyError,
+    CaptureError,
     GraphBreak,
     InfeasibleBudget,
     InvalidRequest,
@@ -426,6 +427,12 @@ def test_symbolic_shapes_are_refused_with_a_way_out() -> None:
     compiled = torch.compile(Mlp(), backend=Backend("100%"), dynamic=True)
     with pytest.raises(Exception, match="dynamic=False"):
         compiled(rows(7))
+
+
+def test_sparse_gradients_are_refused_with_a_way_out() -> None:
+    model = nn.Sequential(nn.Embedding(50, 8, sparse=True), nn.Linear(8, 8))
+    with pytest.raises(CaptureError, match="sparse=False"):
+        remat.compile(model, budget="100%")(torch.arange(40))
 
 
 def test_modules_are_pinned_by_their_paths() -> None:

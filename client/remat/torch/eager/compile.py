@@ -13,9 +13,10 @@ from torch import nn
 from remat.torch.adapters import adapter_for
 from remat.torch.both_ways import first_difference, run_once
 from remat.torch.eager.plan import EagerPlan
-from remat.torch.eager.planning import apply_regions, installed, make_plan, uninstall
+from remat.torch.eager.planning import make_plan
 from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import own_call
+from remat.torch.eager.stand_ins import apply_regions, installed, uninstall
 from remat.torch.shaped_call import ShapedCall
 from remat.torch.step import Step
 from remat_solver.budget import Budget

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from remat.torch.both_ways import forked_randomness
-from remat.torch.eager.regions import candidate_regions, own_call
+from remat.torch.eager.regions import Regions, candidate_regions, own_call
+from remat.torch.eager.stand_ins import recomputed
 from remat.torch.step import Step
 from remat_solver.errors import ApplyError
 
@@ -29,9 +30,13 @@ MEASURED = 3
 
 
 def run_forward(step: Step) -> None:
-    """The model's forward, without gradients, for what else it does."""
-    with torch.no_grad():
+    """The model's forward for what else it does: with gradients, as it trains, but its blocks keep nothing for them."""
+    with recomputed(_blocks(step)), torch.enable_grad():
         own_call(step.model)(*step.args, **dict(step.kwargs or {}))
+
+
+def _blocks(step: Step) -> Regions:
+    return next(iter(candidate_regions(step.model)), {})
 
 
 @contextmanager
@@ -50,7 +55,7 @@ def full_draws(step: Step) -> list[int]:
 
     Smaller parts may differ: not every expert gets tokens in every step. Raises `ApplyError` if there is none.
     """
-    modules = next(iter(candidate_regions(step.model)), {})
+    modules = _blocks(step)
     ran: list[set[str]] = []
     while len(ran) < LOOKED_AT or (len(ran) < AT_MOST and any(paths != ran[0] for paths in ran)):
         with in_draw(len(ran)):

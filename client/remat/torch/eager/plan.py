@@ -29,6 +29,11 @@ class RegionPlan:
     recompute_ns: int
 
 
+def nothing_saved(*, has_side_effects: bool) -> RegionPlan:
+    """The plan by which all of a region runs again."""
+    return RegionPlan(saved=frozenset(), draws=(), has_side_effects=has_side_effects, saved_bytes=0, recompute_ns=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class EagerPlan(Printed):
     """A plan for one input shape. Peaks are bytes with everything included.

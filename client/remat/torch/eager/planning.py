@@ -13,8 +13,8 @@ from remat.torch.both_ways import run_once
 from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw, run_forward
 from remat.torch.eager.kept import bytes_kept_by
 from remat.torch.eager.plan import EagerPlan, RegionPlan
-from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import Regions, candidate_regions, own_call
+from remat.torch.eager.stand_ins import apply_regions, installed, uninstall
 from remat.torch.eager.survey import SurveyedRegion, survey, with_times
 from remat.torch.eager.trial import measure_intervals
 from remat.torch.resident import fixed_bytes, model_tensors
@@ -56,10 +56,10 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     device = main_device(step.model.parameters())
     tensors = [*model_tensors(step.model), *tensors_in((step.args, dict(step.kwargs or {})))]
     resident = fixed_bytes(tensors, [], step.optimizer, device) + reserve_bytes
-    with in_draw(0):
-        kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
     candidates = candidate_regions(step.model)
     _refuse_compiled(candidates)
+    with in_draw(0):
+        kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
     draws = full_draws(step)
     cuts = [_cut(step, modules, draws[0], measure, resident, kept_bytes) for modules in candidates]
     cuts = [cut for cut in cuts if cut.regions]
@@ -212,24 +212,3 @@ def _region_plan(region: SurveyedRegion, saved: frozenset[int]) -> RegionPlan | 
         saved_bytes=sum(region.ops[position].size_bytes for position in saved),
         recompute_ns=region.as_problem().recompute_ns(saved),
     )
-
-
-def installed(modules: dict[str, nn.Module]) -> dict[str, RegionCall]:
-    """Puts a `RegionCall` into every module's slot; all left alone at first."""
-    calls = {path: RegionCall(path, module) for path, module in modules.items()}
-    for path, module in modules.items():
-        module._compiled_call_impl = calls[path]
-    return calls
-
-
-def apply_regions(calls: dict[str, RegionCall], plans: dict[str, RegionPlan | None]) -> None:
-    """Makes each region run by its plan; one without a plan is left alone."""
-    for path, call in calls.items():
-        call.plan = plans.get(path)
-
-
-def uninstall(modules: dict[str, nn.Module]) -> None:
-    """Takes the `RegionCall`s out again."""
-    for module in modules.values():
-        if isinstance(module._compiled_call_impl, RegionCall):
-            module._compiled_call_impl = None

@@ -1,8 +1,8 @@
 """What each region does: its ops in order, what saving a result would hold, and what its backward keeps.
 
-The model runs once without gradients. When it comes to a region, the region runs beforehand on copies of its inputs,
-with gradients, watched op by op; generators and buffers are put back. So no more is ever in memory than one region's
-own activations.
+The model runs once as it trains, but that its regions keep nothing for a backward. When it comes to a region, that runs
+beforehand on copies of its inputs, watched op by op; generators and buffers are put back. So no more is ever in memory
+than one region's own activations and what lies outside of all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from remat.torch import batch_norm, random_state
 from remat.torch.allocation import main_device, storage_bytes, storage_key, tensors_in
 from remat.torch.autocast import forget_casts
 from remat.torch.both_ways import forked_generators, forked_randomness
-from remat.torch.eager.plan import OpCall
+from remat.torch.eager.plan import OpCall, nothing_saved
+from remat.torch.eager.region_call import RegionCall
 from remat.torch.eager.regions import Regions, own_call
 from remat.torch.eager.rerun import rerun_ns
 from remat.torch.mutation import is_mutable, named_arguments, returns_its_target, written_arguments
@@ -94,14 +95,17 @@ def survey(step: Step, regions: Regions) -> dict[str, SurveyedRegion]:
             calls[path] += 1
             if calls[path] == 1:
                 found[path] = _survey_region(module, args, kwargs, device, timed)
-            return own_call(module)(*args, **kwargs)
+                if not found[path].obstacle:
+                    stand_in.plan = nothing_saved(has_side_effects=found[path].has_side_effects)
+            return stand_in(*args, **kwargs)
 
+        stand_in = RegionCall(path, module)
         return call
 
     for path, module in regions.items():
         module._compiled_call_impl = watch(path, module)
     try:
-        with torch.no_grad():
+        with torch.enable_grad():
             own_call(step.model)(*step.args, **dict(step.kwargs or {}))
     finally:
         for module in regions.values():
@@ -131,7 +135,7 @@ def _survey_region(
     it is timed, unless one with the same ops was `timed` already.
     """
     try:
-        copies = pytree.tree_map(_copy, (args, kwargs))
+        copies = _copies((args, kwargs))
     except (TypeError, RuntimeError) as error:
         return _unsurveyed(f"its arguments can't be copied ({error})")
     try:
@@ -181,6 +185,18 @@ def _unsurveyed(obstacle: str) -> SurveyedRegion:
     return SurveyedRegion(ops=(), kept_bytes=0, draws=(), has_side_effects=False, obstacle=obstacle)
 
 
+def _copies(arguments: Any) -> Any:
+    """Copies of all leaves; what comes more than once is one copy (attention asks whether keys *are* the queries)."""
+    copies: dict[int, Any] = {}
+
+    def copied(leaf: Any) -> Any:
+        if id(leaf) not in copies:
+            copies[id(leaf)] = _copy(leaf)
+        return copies[id(leaf)]
+
+    return pytree.tree_map(copied, arguments)
+
+
 def _copy(leaf: Any) -> Any:
     """A copy of a tensor to differentiate by, or of an object that the region may change; modules stay."""
     if isinstance(leaf, Tensor):
@@ -190,7 +206,7 @@ def _copy(leaf: Any) -> Any:
 
 
 def _never(_packed: Any) -> Tensor:
-    raise AssertionError("a surveyed region has no backward")
+    raise RuntimeError("it takes a gradient inside")
 
 
 @contextmanager
@@ -217,7 +233,8 @@ class _Recorder:
     alive: list[Any] = field(default_factory=list)
     """Keeps every storage, so that no key is used twice."""
     outside: set[int] = field(default_factory=set)
-    uses_outside: Counter[int] = field(default_factory=Counter)
+    read_outside: set[int] = field(default_factory=set)
+    """By an op that does not write it: one that is passed over reads nothing."""
     written_outside: set[int] = field(default_factory=set)
     kept: set[int] = field(default_factory=set)
     needed: int = 0
@@ -230,9 +247,10 @@ class _Recorder:
         name = str(op)
         call = (name, self.seen[name])
         self.seen[name] += 1
-        taken = {storage_key(tensor) for tensor in tensors_in((args, kwargs))}
-        self.outside |= taken - self.made.keys()
-        self.uses_outside.update(taken & self.outside)
+        taken = {storage_key(tensor): tensor for tensor in tensors_in((args, kwargs))}
+        for key in taken.keys() - self.made.keys() - self.outside:
+            self.outside.add(key)
+            self.alive.append(taken[key].untyped_storage())
         results = tensors_in(context.op_output)
         fresh = self._note_results(results)
         is_random = random_state.is_random(op, named_arguments(op, args, kwargs))
@@ -245,8 +263,8 @@ class _Recorder:
         )
         self.ops.append(surveyed)
         self.draws.extend([call] if is_random else [])
-        if is_mutable(op):
-            self._note_writes(op, args, kwargs)
+        written = self._note_writes(op, args, kwargs) if is_mutable(op) else set()
+        self.read_outside |= (taken.keys() & self.outside) - written
         return CheckpointPolicy.PREFER_RECOMPUTE
 
     def note_saved(self, tensor: Tensor) -> None:
@@ -261,9 +279,8 @@ class _Recorder:
         for tensor in tensors_in(result):
             if storage_key(tensor) in self.made:
                 self.ops[self.made[storage_key(tensor)]].savable = False
-        for key in self.written_outside:
-            if self.uses_outside[key] > 1 and not self.obstacle:
-                self.obstacle = "it changes a tensor in place that it also reads and that lives outside it"
+        if self.written_outside & self.read_outside and not self.obstacle:
+            self.obstacle = "it changes a tensor in place that it also reads and that lives outside it"
         kept_bytes = sum(self.sizes[key] for key in self.kept)
         return SurveyedRegion(
             ops=tuple(self.ops[: self.needed]),
@@ -287,17 +304,19 @@ class _Recorder:
             self.sizes[key] = size_bytes
         return fresh
 
-    def _note_writes(self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _note_writes(self, op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> set[int]:
+        """The storages that the op writes."""
         keys = {storage_key(tensor) for tensor in tensors_in(written_arguments(op, args, kwargs))}
         for key in keys & self.made.keys():
             self.ops[self.made[key]].savable = False  # by the backward it is no longer what was saved
         outside = keys - self.made.keys()
         self.has_side_effects = self.has_side_effects or bool(outside)
         if batch_norm.writes_in_secret(op):
-            return  # runs again without what it would write
+            return keys  # runs again without what it would write
         self.written_outside |= outside
         if outside and not returns_its_target(op, args, kwargs):
             self.obstacle = f"it writes outside itself through {op}"
+        return keys
 
 
 def _signature(op: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
