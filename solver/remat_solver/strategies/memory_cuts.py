@@ -138,7 +138,8 @@ class _Search:
             self.refutation.attempt(_FIRST_REFUTATION_S * max(1.0, len(self.graph) / _FIRST_REFUTATION_OPS))
         self.choose_first_slots(store_all.peak_step)
         self.take_known()
-        has_tried = self.improvement.try_once()
+        self.relax_first()
+        has_tried = not self.is_closed() and self.improvement.try_once()
         if has_tried and self.is_near_floor and self.best.schedule is None:
             self.improvement.walk_back(_FIRST_WALK_S)
             if self.best.schedule is None:
@@ -156,6 +157,15 @@ class _Search:
         if self.task.boundary is not None and self.task.absent_at_boundary:
             barred = frozenset(v for op in self.task.absent_at_boundary for v in self.lifetimes.writes[op])
             self.relaxation.bar((self.task.boundary, -1), barred)
+
+    def relax_first(self) -> None:
+        """The first program's relaxation, which takes next to no time and often is all that a large graph needs."""
+        self.aim()
+        schedule = self.relaxation.solve_linearly()
+        if schedule is not None:
+            self.best.offer(schedule, should_stop=self.task.is_over)
+        self.report("relaxed")
+        self.check_target()
 
     def take_known(self) -> None:
         """Offers the schedules that other solves of this graph found, made to fit where they do not."""
@@ -355,10 +365,10 @@ class _Search:
             schedule=tuple(self.best.schedule),
             bound_ns=min(relaxation.bound_ns, self.best.time_ns),
             proof_scope=relaxation.bound_scope,
-            engine=relaxation.engine.name if relaxation.rounds else "",
-            engine_version=relaxation.engine.version() if relaxation.rounds else "",
+            engine=relaxation.engine.name if relaxation.columns else "",
+            engine_version=relaxation.engine.version() if relaxation.columns else "",
             rounds=relaxation.rounds,
-            slots=len(relaxation.slots) if relaxation.rounds else 0,
+            slots=len(relaxation.slots) if relaxation.columns else 0,
             rows=relaxation.rows,
             columns=relaxation.columns,
             stopped_by=stopped_by,

@@ -14,6 +14,7 @@ from remat_solver.errors import EngineFailed
 from remat_solver.formulation.embedding import embed
 from remat_solver.formulation.lifetimes import Lifetimes
 from remat_solver.formulation.memory_cuts import Cover, CutModel, Slot, build_model
+from remat_solver.formulation.one_slot import edge_ends
 from remat_solver.formulation.ranges import add_ranges
 from remat_solver.formulation.strengthening import Cut, strengthen
 from remat_solver.plan import ProofScope
@@ -33,6 +34,8 @@ _STRENGTHEN_SHARE = 2.0
 """Time for cuts, as a share of the time for the round's solve; what they are grows from round to round."""
 _LINEAR_CUTS_PER_RANGE, _LINEAR_LEAST_GAIN = 4, 20.0
 """For relaxations with many slots, which are large: cuts for each range of them, and when to go on to a finer one."""
+_LINEAR_SHARE = 0.3
+"""Of the time that is left, at most, for a first round by the linear relaxation alone."""
 _MAX_FAILURES = 3
 """An engine may crash on one model and solve the next; beyond that its failure is the answer."""
 
@@ -108,6 +111,33 @@ class Relaxation:
         found = self._as_round(model, outcome, start)
         self.latest = found.schedule
         return found
+
+    def solve_linearly(self) -> list[int] | None:
+        """A first round by the linear relaxation: raises the bound, and may find a schedule that closes the gap.
+
+        Such a schedule comes of an integral point next to the relaxation's optimum (see `formulation.one_slot`); it
+        fits, and takes at most `absolute_gap_ns` more. None if there is none, or if there are several slots.
+        """
+        if len(self.slots) != 1:
+            return None
+        start = time.monotonic()
+        model = self._build(self.task.budget_bytes, self.slots)
+        if model.contradiction:
+            return None
+        program = model.program
+        self.strengthen_until_s = start + min(self.limit_s, _LINEAR_SHARE * self.task.remaining_s())
+        x = self._relax(model, replace(program, integer=[False] * program.column_count))
+        if x is None:
+            return None
+        self.rows, self.columns = program.row_count, program.column_count
+        best = min((end for end in edge_ends(x) if is_feasible(program, end)), key=program.price, default=None)
+        if best is None or program.price(best) - program.price(x) > self.absolute_gap_ns / model.scale.time_unit:
+            return None
+        found = self._as_round(model, Outcome(termination="optimal", bound=program.price(x), x=best), start)
+        if found.peak_bytes > self.task.budget_bytes:
+            return None
+        self.rounds += 1
+        return found.schedule
 
     def relax_once(self, slots: Iterable[Slot], *, limit_s: float) -> None:
         """Raises the bound by one linear relaxation with these few slots as well, and range rows in place of cuts."""
