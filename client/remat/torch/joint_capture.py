@@ -37,6 +37,9 @@ _REPEATABLE = "remat_repeatable"
 MAX_SHAPES = 64
 """How many input shapes one model may be compiled for, unless its user says otherwise."""
 
+_NO_LIMIT = 2**30
+"""On how often Dynamo compiles one function."""
+
 
 class JointBackend:
     """A backend for `torch.compile` that calls `on_joint` for every training graph.
@@ -116,7 +119,8 @@ def compiled_call(
     the forward, which it can't trace, are left out. Hooks that are put on modules later are guarded on; PyTorch
     by default goes on without them. Inside DistributedDataParallel the model stays one graph, where PyTorch would cut
     it at the buckets of gradients; hooks of `fully_shard` around the model stay outside the graph. What a library's
-    models need is done by their adapter.
+    models need is done by their adapter. Pieces are without limit: the same code is compiled for every layer that has
+    a number of its own, for every model and every trial of a plan, and beyond its limits Dynamo compiles nothing.
     """
     refuse_sharded_parts(model)
     adapter = adapter_for(model)
@@ -128,7 +132,8 @@ def compiled_call(
         output = call_model(*args, **kwargs)
         return output if loss_fn is None else loss_fn(output)
 
-    settings: dict[str, Any] = {"recompile_limit": max_shapes}  # torch's stubs lack it
+    limit = max_shapes if one_graph else _NO_LIMIT
+    settings: dict[str, Any] = {"recompile_limit": limit}  # torch's stubs lack it
     compiled: Callable[..., Any] = torch.compile(
         _with_code_of_its_own(call), backend=backend, fullgraph=one_graph, dynamic=False, **settings
     )
@@ -137,6 +142,7 @@ def compiled_call(
         ignore_logging_functions=_logging_functions(),
         skip_nnmodule_hook_guards=False,
         optimize_ddp=False,
+        accumulated_recompile_limit=_NO_LIMIT,
     )
 
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 import remat
 from remat.torch.attachment import pieces_plans
 from remat.torch.cost_cache import CACHE_DIR_VARIABLE
+from remat.torch.joint_capture import compiled_call
 from remat.torch.peak import measure_peak
 from remat.torch.pieces.plan import PiecesPlan
 from remat.torch.pieces.ways import WAITING, boundary_of, nothing_saved, refereed, ways_of
@@ -54,6 +56,33 @@ def peak_of_a_step(case: Case, model: nn.Module, plan: PiecesPlan) -> int:
     batch = batch_of(case, 0)
     model.zero_grad(set_to_none=True)
     return plan.fixed_bytes + measure_peak(lambda: model(*batch).backward(), "cpu").peak_bytes_above_start
+
+
+class Numbered(nn.Module):
+    """A block that knows its place: Dynamo compiles the same code once for each."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._dynamo.graph_break()
+        return self.linear(x).tanh() * self.place
+
+
+def test_the_same_code_is_compiled_as_often_as_it_takes() -> None:
+    """Beyond its limits Dynamo would compile nothing, without an error."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(module: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+        graphs.append(module)
+        return module.forward
+
+    model = nn.Sequential(*(Numbered(place) for place in range(5)))
+    with torch._dynamo.config.patch(accumulated_recompile_limit=2):
+        compiled_call(model, backend, max_shapes=2, one_graph=False)(rows())
+    assert len(graphs) == 5
 
 
 def test_training_is_that_of_the_trace_and_within_the_budget() -> None:
