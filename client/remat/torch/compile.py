@@ -15,7 +15,7 @@ from remat.torch.inductor.compile import InductorCall
 from remat.torch.joint_capture import MAX_SHAPES
 from remat.torch.measure import measure
 from remat.torch.pieces.compile import PiecesCall
-from remat.torch.progress import is_watched, measure_visibly
+from remat.torch.progress import is_watched, measure_visibly, show_phase
 from remat.torch.question import OnProgress
 from remat.torch.running_out import OnOom
 from remat.torch.shapes import Shapes, check_shapes
@@ -135,6 +135,8 @@ def compile(  # noqa: A001 (the name that torch.compile taught everyone)
     }
     if is_watched() if progress is None else progress:
         settings["measure"] = measure_visibly(measure)
+        if mode == "inductor":
+            settings["show"] = show_phase
     if mode != "inductor":  # which compares its first call anyway
         settings["verify"] = verify
     put_on(model, _TRIALS[mode](model, parse_budget(budget), **settings))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -14,11 +15,21 @@ from remat_solver.options import Progress as SolveProgress
 from remat_solver.plan import Plan
 
 OnSolveProgress = Callable[[SolveProgress], None]
+Show = Callable[[str], AbstractContextManager[object]]
+"""Tells what is being done for as long as the block lasts."""
 
 
 def is_watched() -> bool:
     """Whether someone looks on: stderr is a terminal, and of several ranks this is the first."""
     return sys.stderr.isatty() and os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def show_phase(description: str) -> Iterator[None]:
+    """A bar that moves while the block lasts, for work of which nobody knows how much is left."""
+    with _bar() as bar:
+        bar.add_task(f"remat: {description}", total=None)
+        yield
 
 
 def measure_visibly(measure: Callable[..., Graph]) -> Callable[[Graph], Graph]:

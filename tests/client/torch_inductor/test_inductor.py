@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor.graph import GraphLowering
 
 import remat
 from remat.torch.attachment import inductor_plans
@@ -169,12 +170,32 @@ def surveyed() -> Surveyed:
 
 def test_pytorchs_own_cut_is_taken_where_it_is_the_faster(surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch) -> None:
     for seconds, taken in (([1.0, 1.3, 1.2], "activation_memory_budget"), ([1.0, 1.1, 1.2], "a schedule of ours")):
-        monkeypatch.setattr(Bench, "seconds", lambda _bench, _calls, seconds=seconds: seconds)
+        monkeypatch.setattr(Bench, "seconds", lambda _bench, calls, seconds=seconds: seconds[: len(calls)])
         plan = plan_within(surveyed, Budget(budget_fraction=0.9)).plan
         assert taken in str(plan)
         assert plan.measured_overhead == pytest.approx(min(seconds[1:]) - 1)
         assert plan.measured_peak_bytes <= plan.budget_bytes
         assert plan.largest_difference < NOISE
+
+
+def test_a_schedule_as_fast_as_the_plain_step_is_taken_without_a_look_at_other_ways(
+    surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Bench, "seconds", lambda _bench, calls: [1.0] * len(calls))
+    monkeypatch.setattr(Surveyed, "thrifty_peak", None)
+    assert plan_within(surveyed, Budget(budget_fraction=0.9)).plan.plan is not None
+
+
+def test_what_was_rehearsed_is_not_lowered_again(surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    lowered: list[GraphLowering] = []
+    run = GraphLowering.run
+    monkeypatch.setattr(GraphLowering, "run", lambda graph, *args: (lowered.append(graph), run(graph, *args))[1])
+    peak_bytes = surveyed.bench.rehearsed_peak(thrifty_backend(0.4))
+    lowered.clear()
+    trial = surveyed.bench.run(thrifty_backend(0.4))
+    assert trial.peak_bytes == peak_bytes
+    assert not lowered
+    assert largest_difference(trial.outcome, surveyed.plain.outcome)[0] < NOISE
 
 
 def test_where_only_one_way_fits_it_is_taken(surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +232,7 @@ def test_in_float64_a_planned_step_is_the_plain_one_to_nine_digits(
 def test_weights_are_copied_for_another_layout_only_where_that_saves_time(
     convolving: Surveyed, surveyed: Surveyed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Bench, "run", lambda _bench, _backend: convolving.plain)
+    monkeypatch.setattr(Bench, "run", lambda *_: convolving.plain)
     for seconds, wanted in (([1.0, 1.1], [{}, AS_THEY_LIE]), ([1.0, 0.9], [AS_THEY_LIE])):
         monkeypatch.setattr(Bench, "seconds", lambda _bench, _calls, seconds=seconds: seconds)
         assert [layout.settings for layout in replace(convolving).layouts] == wanted

@@ -14,11 +14,10 @@ from time import perf_counter
 from typing import Any
 
 from remat.torch.inductor.difference import largest_difference, tolerance
-from remat.torch.inductor.layouts import Layout, Measure
+from remat.torch.inductor.layouts import Layout
 from remat.torch.inductor.partitioners import Backend, plain_backend, thrifty_backend
 from remat.torch.inductor.plan import InductorPlan, Recomputed
-from remat.torch.inductor.survey import Surveyed, survey
-from remat.torch.step import Step
+from remat.torch.inductor.survey import Surveyed
 from remat_solver.budget import Budget
 from remat_solver.errors import InfeasibleBudget, NoPlanInTime, VerificationFailed
 from remat_solver.graph import Graph
@@ -31,6 +30,8 @@ CLOSE_ENOUGH = 0.02
 """No further trial once a measured peak is within the budget by at most this share of it."""
 MEMORY_BUDGETS = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 """Settings of PyTorch's own partitioner that are tried, the first within the budget in earnest."""
+NO_SLOWER = 0.01
+"""A step that takes no more beyond the plain one's time is as fast as one can tell: no other way is compiled."""
 PRECISION = {"gap": 0.003, "time_limit_s": 20.0}
 """What is asked of the solver unless the caller says otherwise: a kernel's cost is not known better."""
 
@@ -44,18 +45,13 @@ class Planned:
     plan: InductorPlan
 
 
-def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measure, **solve_fields: Any) -> Planned:
-    """`survey`, then `plan_within`."""
-    return plan_within(survey(step, reserve_bytes=reserve_bytes, measure=measure), budget, **solve_fields)
-
-
 def plan_within(surveyed: Surveyed, budget: Budget, *, trials: int = MAX_TRIALS, **solve_fields: Any) -> Planned:
     """A compiled step whose measured peak is within the budget. The caller puts the model's state back.
 
     A share as budget is one of the plain compiled step's measured peak. Our schedule with the least predicted time
-    among those that fit competes with the first setting of PyTorch's own partitioner that does; the faster step is
-    taken. Raises `InfeasibleBudget` where no trial fits, and `VerificationFailed` if none that does has the plain
-    step's gradients up to rounding.
+    among those that fit is taken if it is as fast as the plain step; otherwise it competes with the first setting of
+    PyTorch's own partitioner that fits. Raises `InfeasibleBudget` where no trial fits, and `VerificationFailed` if none
+    that does has the plain step's gradients up to rounding.
     """
     started = perf_counter()
     plain_peak = surveyed.plain.peak_bytes
@@ -100,10 +96,11 @@ class _Search:
     def best(self, trials: int, fields: dict[str, Any]) -> Planned:
         """The fastest as measured of our best schedule and PyTorch's best cut."""
         schedules = chain.from_iterable(self._schedules(one, trials, fields) for one in self.surveyed.layouts)
-        planned = (self._first_fitting(schedules), self._first_fitting(self._cuts()))
-        contenders = [one for one in planned if one is not None]
-        if contenders:
-            return self._fastest(contenders)
+        best = self._fastest(self._first_fitting(schedules))
+        if best is None or best.plan.measured_overhead > NO_SLOWER:
+            best = self._fastest(best, self._first_fitting(self._cuts()))
+        if best is not None:
+            return best
         if self.refusal is not None:
             raise self.refusal
         least_bytes = min((*self.peaks_bytes, self.known.plain_peak_bytes))
@@ -116,7 +113,11 @@ class _Search:
             proof_scope="order",
         )
 
-    def _fastest(self, contenders: list[Planned]) -> Planned:
+    def _fastest(self, *planned: Planned | None) -> Planned | None:
+        """The one that takes the least time, with that noted; None if there is none."""
+        contenders = [one for one in planned if one is not None]
+        if not contenders:
+            return None
         calls = [self.surveyed.plain.call, *(one.call for one in contenders)]
         plain_s, *seconds = self.surveyed.bench.seconds(calls)
         least_s, best = min(zip(seconds, contenders, strict=True), key=lambda pair: pair[0])
@@ -126,7 +127,7 @@ class _Search:
         """The first whose measured peak is within the budget and whose gradients are right, compiled."""
         plain = self.surveyed.plain.outcome
         for candidate in candidates:
-            trial = self.surveyed.bench.run(candidate.backend)
+            trial = self.surveyed.bench.run(candidate.backend, f"a candidate cut by {candidate.plan.cut_by}")
             if trial.peak_bytes > self.known.budget_bytes:
                 continue
             difference, where = largest_difference(trial.outcome, plain)
@@ -174,9 +175,10 @@ class _Search:
                 break
             if any(plan.schedule == known.schedule for known in peaks):
                 break
-            peaks[plan] = measured = self.surveyed.bench.rehearsed_peak(layout.backend(plan.schedule))
+            what = f"schedule {len(peaks) + 1} of at most {trials}, {plan.overhead:.1%} slower as predicted"
+            peaks[plan] = measured = self.surveyed.bench.rehearsed_peak(layout.backend(plan.schedule), what)
             self.peaks_bytes.append(measured)
-            is_free = plan.time_ns == layout.fused.graph.total_time_ns
+            is_free = plan.overhead <= PRECISION["gap"]
             if measured <= budget_bytes and (is_free or budget_bytes - measured <= CLOSE_ENOUGH * budget_bytes):
                 break
             asked = min(asked, plan.peak_bytes) + budget_bytes - measured
@@ -186,12 +188,13 @@ class _Search:
 
     def _solve(self, graph: Graph, asked: int, *, is_first: bool, fields: dict[str, Any]) -> Plan:
         """A plan for `asked` bytes. The first may need more, since a prediction can be too high by what is reused."""
-        try:
-            return solve(graph, budget_bytes=asked, **fields)
-        except InfeasibleBudget:
-            if not is_first:
-                raise
-            return minimum_budget(graph, **fields).plan
+        with self.surveyed.bench.show("solving"):
+            try:
+                return solve(graph, budget_bytes=asked, **fields)
+            except InfeasibleBudget:
+                if not is_first:
+                    raise
+                return minimum_budget(graph, **fields).plan
 
     def _described(self, plan: Plan, layout: Layout) -> InductorPlan:
         graph = layout.fused.graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from remat.torch.both_ways import Outcome, forked_randomness, run_once, run_unme
 from remat.torch.inductor.partitioners import Backend
 from remat.torch.inductor.rehearsal import without_kernels
 from remat.torch.joint_capture import compiled_call
+from remat.torch.progress import Show
 from remat.torch.step import Step
 
 SEED = 0
@@ -40,27 +42,32 @@ class Bench:
     step: Step
     device: torch.device
     resident_bytes: int
+    show: Show = nullcontext
 
-    def run(self, backend: Backend) -> Trial:
-        """Compiles (in a first step), then runs a second one and takes its peak."""
+    def run(self, backend: Backend, what: str = "a step") -> Trial:
+        """Compiles (in a first step), then runs a second one and takes its peak. `what` is for who looks on."""
+        with self.show(f"compiling {what}"):
+            return self._run(backend)
+
+    def _run(self, backend: Backend) -> Trial:
         call = compiled_call(self.step.model, backend, self.step.loss_fn)
         run_unmeasured(self.step, call, None)
         with forked_randomness(SEED):
             outcome = run_once(self.step, call, None)
         return Trial(call=call, outcome=outcome, peak_bytes=self.resident_bytes + outcome.peak_bytes_above_start)
 
-    def rehearsed_peak(self, backend: Backend) -> int:
+    def rehearsed_peak(self, backend: Backend, what: str = "a step") -> int:
         """The peak that `run` would measure, at a fraction of its cost on the CPU."""
         if self.device.type != "cpu":
-            return self.run(backend).peak_bytes
-        with without_kernels():
-            return self.run(backend).peak_bytes
+            return self.run(backend, what).peak_bytes
+        with self.show(f"rehearsing {what}"), without_kernels():
+            return self._run(backend).peak_bytes
 
     def seconds(self, calls: Sequence[Call]) -> list[float]:
         """What each compiled step takes, run in turns. On the CPU its own time, which other programs disturb least."""
         least = [math.inf] * len(calls)
-        for _ in range(TIMED_ROUNDS):
-            for position, call in enumerate(calls):
+        with self.show("timing compiled steps"):
+            for position, call in list(enumerate(calls)) * TIMED_ROUNDS:
                 started = self._now()
                 run_unmeasured(self.step, call, None)
                 least[position] = min(least[position], self._now() - started)
