@@ -7,6 +7,7 @@ import random
 import re
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -250,3 +251,49 @@ def test_what_a_callback_raises_comes_back(engine: Engine) -> None:
         engine.solve(hard_cover(), Limits(time_limit_s=60), on_incumbent=fail)
     with pytest.raises(OwnError):
         engine.solve(hard_cover(), Limits(time_limit_s=60, threads=2), on_incumbent=fail)
+
+
+@pytest.mark.parametrize("name", ["cbc", "highs", "auto"])
+def test_row_duals_say_what_a_limit_costs(name: str) -> None:
+    program = MixedIntegerProgram()
+    columns = [program.add_column(cost=cost, integer=False) for cost in (2.0, 3.0, 1.0)]
+    program.add_row(columns[:2], [1.0, 1.0], lower=0.5, upper=math.inf)
+    program.add_row([columns[0], columns[2]], [1.0, -1.0], lower=-math.inf, upper=0.2)
+    program.add_row(columns[1:], [1.0, 1.0], lower=0.0, upper=0.9)
+    for threads in (1, 2):
+        outcome = engine_named(name).solve(program, replace(ENOUGH, threads=threads))
+        assert outcome.row_duals == pytest.approx((3.0, -1.0, 0.0))
+
+
+def test_programs_in_integers_have_no_row_duals(engine: Engine) -> None:
+    program, _ = knapsack_cover()
+    assert engine.solve(program, ENOUGH).row_duals == ()
+
+
+def test_row_duals_of_random_linear_programs_prove_their_optimum() -> None:
+    """Strong duality: limits times duals, and columns' bounds times what is left of their costs, add up to it."""
+    proven = 0
+    for seed in range(40):
+        program = random_program(seed)
+        program.integer = [False] * program.column_count
+        for name in ("cbc", "highs"):
+            outcome = engine_named(name).solve(program, ENOUGH)
+            if outcome.termination != "optimal":
+                continue
+            assert outcome.objective == pytest.approx(dual_objective(program, outcome.row_duals), abs=1e-5)
+            proven += 1
+    assert proven > 40
+
+
+def dual_objective(program: MixedIntegerProgram, row_duals: Sequence[float]) -> float:
+    """The Lagrangian bound of these duals: where a limit is infinite its dual must be zero."""
+    reduced = list(program.cost)
+    total = program.constant
+    for row, dual in enumerate(row_duals):
+        if abs(dual) < 1e-9:
+            continue
+        total += dual * (program.row_lower[row] if dual > 0 else program.row_upper[row])
+        for column, coefficient in zip(program.row_columns[row], program.row_coefficients[row], strict=True):
+            reduced[column] -= dual * coefficient
+    bounds = zip(reduced, program.lower, program.upper, strict=True)
+    return total + sum(cost * (low if cost > 0 else high) for cost, low, high in bounds)

@@ -18,10 +18,12 @@ from remat_solver.options import SolveOptions
 from remat_solver.preparation import make_task
 from remat_solver.simulate import simulate, store_all_schedule
 from remat_solver.strategies.cleaning import drop_unused
-from remat_solver.strategies.timed_rounding import TimedRounding, peaks_above
+from remat_solver.strategies.timed_rounding import TimedRounding, peaks_above, stand_ins
 from tests.solver.test_range_cuts import uneven_chain
 
 HIGHS = engine_named("highs")
+_LITTLE = 0.1
+"""Of the program's unit of memory."""
 
 
 def timed(graph: Graph, budget_bytes: int, *, reach_ns: float = math.inf, least_bytes: float = 0.0) -> TimedModel:
@@ -107,3 +109,30 @@ def test_roundings_are_plans_where_the_first_places_are_many() -> None:
 def test_peaks_are_apart() -> None:
     assert peaks_above((1, 9, 8, 3, 3, 6, 1), 5) == [1, 5]
     assert peaks_above((1, 2), 5) == []
+
+
+def test_prices_of_both_engines_are_what_less_room_at_a_step_costs_at_least() -> None:
+    graph = uneven_chain(4)
+    budget_bytes = int(working_set_bound(graph) * 1.3)
+    task = make_task(graph, SolveOptions(budget_bytes=budget_bytes, time_limit_s=3600), budget_bytes)
+    for name in ("cbc", "highs"):
+        rounding = TimedRounding(task, find_lifetimes(graph), engine_named(name), overhead_ns=10 * graph.total_time_ns)
+        assert rounding.relax()
+        program = rounding.model.program
+        program.integer = [False] * program.column_count
+        assert any(price > 0 for price in rounding.prices.values())
+        for step, row in rounding.memory_rows.items():
+            program.row_upper[row] -= _LITTLE
+            outcome = HIGHS.solve(program, Limits(time_limit_s=60))
+            program.row_upper[row] += _LITTLE
+            assert outcome.objective is not None
+            lost = outcome.objective - program.price(rounding.x)
+            assert lost >= _LITTLE * rounding.prices[step] - 1e-5
+
+
+def test_stand_ins_leave_the_least_price_far_away() -> None:
+    prices = {10: 5.0, 11: 4.0, 12: 0.0, 30: 1.0, 31: 1.0, 32: 1.0}
+    assert stand_ins(prices, 2) == [11, 31]
+    assert stand_ins(dict(reversed(prices.items())), 2) == [11, 31]
+    assert sorted(stand_ins(prices, 9)) == [10, 11, 30, 31, 32]
+    assert stand_ins({3: 0.0}, 2) == []

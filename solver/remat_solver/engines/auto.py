@@ -139,4 +139,5 @@ class _Race:
             objective=objective,
             x=x,
             wall_s=wall_s,
+            row_duals=next((outcome.row_duals for outcome in self.outcomes if outcome.row_duals), ()),
         )

@@ -78,13 +78,18 @@ class Limits:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What an engine found. `x` is None without an incumbent; `bound` is proven, -inf if unknown."""
+    """What an engine found. `x` is None without an incumbent; `bound` is proven, -inf if unknown.
+
+    `row_duals`: of a program without integer columns that is solved to its optimum, by how much the objective rises
+    with the limit of each row. Empty otherwise.
+    """
 
     termination: Termination
     bound: float
     objective: float | None = None
     x: tuple[float, ...] | None = None
     wall_s: float = 0.0
+    row_duals: tuple[float, ...] = ()
 
 
 StopRequest = Callable[[], bool]

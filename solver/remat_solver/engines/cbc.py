@@ -87,14 +87,20 @@ class Cbc:
 
         with tempfile.TemporaryDirectory(prefix="remat-cbc-") as name:
             folder = Path(name)
+            path = folder / "solution.txt"
             model = _write_model(program, folder)
             command = [str(cbc), str(model.model_path), *_start_arguments(model, folder, warm_start)]
             left_s = max(limits.time_limit_s - (time.monotonic() - start), 0.01)
-            command += [*self._arguments(limits, left_s, program.constant), "-solution", str(folder / "solution.txt")]
-            ended = _run(command, self._supervision(left_s), read_line, should_stop)
-            x = _read_solution(model, folder / "solution.txt", ended, log)
+            command += [*self._arguments(limits, left_s, program.constant), "-printingOptions", "rows"]
+            ended = _run(
+                [*command, "-solve", "-solution", str(path)], self._supervision(left_s), read_line, should_stop
+            )
+            x = _read_solution(model, path, ended, log)
+            row_duals = model.read_row_duals(path) if isinstance(model, MpsModel) and x is not None else ()
         in_time = ended.wall_s < left_s and not ended.stopped_by
-        return _outcome(program, limits, log, x, in_time=in_time, wall_s=time.monotonic() - start)
+        outcome = _outcome(program, limits, log, x, in_time=in_time, wall_s=time.monotonic() - start)
+        is_linear = outcome.termination == "optimal" and not any(program.integer)
+        return replace(outcome, row_duals=row_duals) if is_linear else outcome
 
     def _supervision(self, left_s: float) -> Supervision:
         overrun_s = min(max(1.0, self.overrun * left_s), 5.0)
@@ -108,11 +114,12 @@ class Cbc:
             arguments += ["-allow", repr(limits.absolute_gap)]
         if limits.threads > 1:
             arguments += ["-threads", str(limits.threads)]
-        return [*arguments, *self.options, "-solve"]
+        return [*arguments, *self.options]
 
 
 def _write_model(program: MixedIntegerProgram, folder: Path) -> PulpModel | MpsModel:
-    if program.column_count <= pulp_model.MAX_COLUMNS:
+    """Only `MpsModel` reads the duals of linear programs."""
+    if any(program.integer) and program.column_count <= pulp_model.MAX_COLUMNS:
         return PulpModel(program, folder)
     return MpsModel(program, folder)
 

@@ -163,12 +163,14 @@ class _Run:
             if is_warm:
                 return None
             raise
+        is_optimal = status == statuses.kOptimal
         return Outcome(
-            termination=self._termination(objective, is_optimal=status == statuses.kOptimal),
+            termination=self._termination(objective, is_optimal=is_optimal),
             bound=min(bound, objective),
             objective=objective,
             x=x,
             wall_s=wall_s,
+            row_duals=() if any(self._program.integer) or not is_optimal else tuple(highs.getSolution().row_dual),
         )
 
     def _termination(self, objective: float, *, is_optimal: bool) -> Termination:

@@ -19,6 +19,7 @@ class MpsModel:
     def __init__(self, program: MixedIntegerProgram, folder: Path) -> None:
         self.model_path = folder / "model.mps"
         self._columns = program.column_count
+        self._rows = program.row_count
         self.model_path.write_text("".join(_mps(program)))
 
     def write_start(self, path: Path, start: tuple[float, ...]) -> None:
@@ -39,6 +40,17 @@ class MpsModel:
                 if fields[1][0] == "c":
                     x[int(fields[1][1:])] = float(fields[2])
         return tuple(x)
+
+    def read_row_duals(self, path: Path) -> tuple[float, ...]:
+        """The rows' duals in the solution file of a linear program, which lists those that are at a limit."""
+        duals = [0.0] * self._rows
+        with path.open() as lines:
+            next(lines, "")
+            for line in lines:
+                fields = line.removeprefix("**").split()
+                if fields[1][0] == "r":
+                    duals[int(fields[1][1:])] = float(fields[3])
+        return tuple(duals)
 
 
 def _has_incumbent(headline: str) -> bool:

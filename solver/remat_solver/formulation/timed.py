@@ -76,15 +76,15 @@ class TimedModel:
             change[span.end] -= amount
         return self.fixed_bytes + np.cumsum(change)[:-1]
 
-    def add_memory_row(self, step: int) -> None:
-        """What is in memory at the step fits into the budget."""
+    def add_memory_row(self, step: int) -> int:
+        """What is in memory at the step fits into the budget; returns the row's index."""
         load: dict[int, int] = {}
         for span in self.spans:
             if span.start <= step < span.end:
                 load[span.column] = load.get(span.column, 0) + span.size_bytes
         unit = self.scale.memory_unit
         room = (self.budget_bytes - float(self.fixed_bytes[step])) / unit
-        self.program.add_row(list(load), [size / unit for size in load.values()], lower=-math.inf, upper=room)
+        return self.program.add_row(list(load), [size / unit for size in load.values()], lower=-math.inf, upper=room)
 
     def schedule(self, x: Sequence[float], threshold: float) -> list[int]:
         """The schedule in which ops run again whose W are at least `threshold`, at the latest such time."""

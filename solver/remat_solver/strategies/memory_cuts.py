@@ -19,7 +19,7 @@ from remat_solver.strategies.incumbent import Incumbent
 from remat_solver.strategies.linear_bound import LinearBound
 from remat_solver.strategies.refutation import Refutation
 from remat_solver.strategies.relaxation import Relaxation, Round
-from remat_solver.strategies.timed_rounding import TimedRounding, peaks_above
+from remat_solver.strategies.timed_rounding import TimedRounding, peaks_above, stand_ins
 
 _KNOWN_RULES = RULES[1:2]
 _KNOWN_SCHEDULES = 2
@@ -58,11 +58,11 @@ _MANY_PEAKS = 4
 """Places at which a first round's schedule exceeds the budget; rounds, which add two stages each, are slow for more."""
 _SHALLOW = 0.1
 """Overhead up to which ops mostly run again once, for one thing, so that few times suffice."""
-_PEAKS = 5
-"""How many of the worst become slots of a linear relaxation."""
+_STAND_INS = 4
+"""For the places at which memory is short: so many become slots of a linear relaxation."""
 _FIRST_PEAKS = 3
-"""How many of them become slots of the next round."""
-_PEAKS_SHARE = 0.05
+"""How many of the worst become slots of the next round."""
+_STAND_INS_SHARE = 0.05
 """Of the time that is left, for that relaxation."""
 _WIDE_GAP, _VERY_WIDE_GAP = 0.02, 0.05
 """Of the store-all time: ops then run many times over, and other bounds are better than those of a few slots."""
@@ -232,15 +232,15 @@ class _Search:
                 return
             if not has_relaxed:
                 has_relaxed = True
-                self.relax_at(timed.peaks[:_PEAKS])
+                self.relax_at(stand_ins(timed.prices, _STAND_INS))
             if self.is_closed() or self.task.is_over():
                 return
         relaxation.slots.update((step, step) for step in timed.peaks[:_FIRST_PEAKS])
 
     def relax_at(self, steps: Sequence[int]) -> None:
-        limit_s = _PEAKS_SHARE * self.task.remaining_s()
+        limit_s = _STAND_INS_SHARE * self.task.remaining_s()
         self.relaxation.relax_once([(step, step) for step in steps], limit_s=limit_s)
-        self.report("relaxed at peaks")
+        self.report("relaxed at stand-ins")
 
     def settle(self, seconds: float) -> None:
         """Looks for a first schedule where evictions have found none, then for a proof that there is none."""

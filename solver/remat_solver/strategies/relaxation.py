@@ -140,8 +140,8 @@ class Relaxation:
         return found.schedule
 
     def relax_once(self, slots: Iterable[Slot], *, limit_s: float) -> None:
-        """Raises the bound by one linear relaxation with these few slots as well, and range rows in place of cuts."""
-        model = self._build(self.task.budget_bytes, {*self.slots, *slots})
+        """Raises the bound by one linear relaxation with these slots alone, and range rows in place of cuts."""
+        model = self._build(self.task.budget_bytes, {*self.absent, *slots})
         if model.contradiction:
             return
         add_ranges(self.lifetimes, model)
