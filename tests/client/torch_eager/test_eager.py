@@ -33,6 +33,7 @@ from tests.client.torch_eager.networks import (
     LIBRARY,
     NOISY,
     WIDTH,
+    Accounting,
     Block,
     Caching,
     Chain,
@@ -359,6 +360,13 @@ def test_what_the_model_keeps_for_the_next_step_is_within_the_budget_too() -> No
     assert plan.kept_bytes == rows().nbytes
     peaks = [peak_of_a_step(case, model, plan) for _ in range(2)]  # in the second it is seen that the first's is freed
     assert plan.kept_bytes + peaks[1] <= plan.budget_bytes
+
+
+def test_the_history_of_what_is_kept_is_not() -> None:
+    """A backward empties it."""
+    case = Case(name="", model=lambda: Chain(*(Accounting() for _ in range(3))), batch=lambda _: (rows(),))
+    model, plan = planned(case, "100%")
+    assert plan.kept_bytes == sum(block.share.nbytes for block in model.blocks)  # type: ignore[union-attr]
 
 
 def test_peaks_that_differ_from_draw_to_draw_leave_room_for_more() -> None:

@@ -35,6 +35,18 @@ def run_forward(step: Step) -> None:
         own_call(step.model)(*step.args, **dict(step.kwargs or {}))
 
 
+def leave_behind(step: Step) -> None:
+    """The model's forward for what it keeps: without gradients, since a result that it keeps would hold all of a graph.
+
+    A backward would empty that. Where the forward needs gradients, they are there.
+    """
+    try:
+        with torch.no_grad():
+            own_call(step.model)(*step.args, **dict(step.kwargs or {}))
+    except RuntimeError:
+        run_forward(step)
+
+
 def _blocks(step: Step) -> Regions:
     return next(iter(candidate_regions(step.model)), {})
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from remat.torch.allocation import main_device, tensors_in
 from remat.torch.both_ways import run_once
-from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw, run_forward
+from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw, leave_behind
 from remat.torch.eager.kept import bytes_kept_by
 from remat.torch.eager.plan import EagerPlan, RegionPlan
 from remat.torch.eager.regions import Regions, candidate_regions, own_call
@@ -59,7 +59,7 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     candidates = candidate_regions(step.model)
     _refuse_compiled(candidates)
     with in_draw(0):
-        kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
+        kept_bytes = bytes_kept_by(lambda: leave_behind(step), device)
     draws = full_draws(step)
     cuts = [_cut(step, modules, draws[0], measure, resident, kept_bytes) for modules in candidates]
     cuts = [cut for cut in cuts if cut.regions]

@@ -11,7 +11,7 @@ import torch
 
 from remat.torch.allocation import main_device, tensors_in
 from remat.torch.both_ways import run_once, run_unmeasured
-from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw, run_forward
+from remat.torch.eager.draws import MEASURED, full_draws, highest_peak, in_draw, leave_behind
 from remat.torch.eager.kept import bytes_kept_by
 from remat.torch.intervals import IntervalWatcher
 from remat.torch.joint_capture import compiled_call
@@ -109,7 +109,7 @@ def make_plan(step: Step, budget: Budget, *, reserve_bytes: int, measure: Measur
     tensors = [*model_tensors(step.model), *tensors_in((step.args, dict(step.kwargs or {})))]
     resident = fixed_bytes(tensors, [], step.optimizer, device) + reserve_bytes
     with in_draw(0):
-        kept_bytes = bytes_kept_by(lambda: run_forward(step), device)
+        kept_bytes = bytes_kept_by(lambda: leave_behind(step), device)
     draws = full_draws(step)[:MEASURED]
     bench = _Bench(step=step, draws=draws, device=device, measure=measure, fixed_bytes=resident, kept_bytes=kept_bytes)
     pieces, call = bench.compiled({})
